@@ -1,5 +1,5 @@
 # Every target sets up what it needs; a second call costs nothing.
-.PHONY: run told test test-fast check e2e images bench fuzz setup clean generate docs docs-serve
+.PHONY: run told test test-fast check e2e images release bench fuzz setup clean generate docs docs-serve
 PY := .venv/bin/python
 # Folders of tests that start no server and take seconds.
 FAST := $(addprefix tests/,algorithms cli/cluster device_plugin devices/kernels docs models/tiny prompts record/events \
@@ -61,20 +61,24 @@ generate: .venv/.dev-ready  ## Write the CRD and the spec reference from the mod
 bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has the full ones)
 	$(PY) -m benchmarks.engines.rollout --quick
 	$(PY) -m benchmarks.engines.update --quick
+	$(PY) -m benchmarks.engines.megatron --quick
 	$(PY) -m benchmarks.engines.scaling --quick
 	$(PY) -m benchmarks.plan.search --quick
 	$(PY) -m benchmarks.reshard --quick
 	$(PY) -m benchmarks.reshard.separated --quick
 	$(PY) -m benchmarks.plan.performance
 	$(PY) -m benchmarks.run.end_to_end --quick
+	$(PY) -m benchmarks.run.vision --quick
 	$(PY) -m benchmarks.run.quickstart --quick
 	$(PY) -m benchmarks.run.start --quick
 	$(PY) -m benchmarks.run.flow --quick
 	$(PY) -m benchmarks.run.ablation --quick
+	$(PY) -m benchmarks.recovery --quick
 	$(PY) -m benchmarks.run.partial_rollout --quick
 	$(PY) -m benchmarks.run.analyze --quick
 	$(PY) -m benchmarks.run.combinations --quick
 	$(PY) -m benchmarks.engines.precision --quick
+	$(PY) -m benchmarks.learning.engines --quick
 	$(PY) -m benchmarks.learning.algorithms --quick
 	$(PY) -m benchmarks.learning.pretrained --quick
 	$(PY) -m benchmarks.learning.staleness --quick
@@ -93,8 +97,11 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 
 setup: .venv/.dev-ready
 
+release: .venv/.run-ready  ## Packages, chart, images, SBOM and checksums of VERSION=X.Y.Z in dist/; publishes nothing
+	scripts/release.sh $(VERSION)
+
 clean:
-	rm -rf .venv .bench runs site .docs .cache
+	rm -rf .venv .bench runs site .docs .cache dist
 
 .venv/.run-ready: pyproject.toml constraints.txt scripts/setup.sh
 	scripts/setup.sh

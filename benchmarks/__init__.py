@@ -2,7 +2,8 @@
 `python -m benchmarks.dock.paths`.
 
 `engines` alone, without a run; whole `run`s and their steps; what is learned (`learning`); what a `plan`
-predicts; `reshard`, the `dock` and the `operator`. `support` is what they share, `measured` what they found.
+predicts; `reshard`, the `dock` and the `operator`;
+what a death costs (`recovery`). `support` is what they share, `measured` what they found.
 """
 
 from pathlib import Path

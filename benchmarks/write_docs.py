@@ -13,9 +13,12 @@ from benchmarks.dock.cluster_docs import cluster_parts, linearity_picture
 from benchmarks.dock.limits import limits_parts
 from benchmarks.engines.precision_docs import precision_parts, precision_picture
 from benchmarks.learning.algorithms_docs import learning_parts, learning_picture, pretrained_parts
+from benchmarks.learning.engines import engines_parts
 from benchmarks.learning.preferences_docs import preferences_parts, preferences_picture
+from benchmarks.learning.shapes import shapes_parts
 from benchmarks.learning.staleness_docs import staleness_parts, staleness_picture
 from benchmarks.learning.turns_docs import turns_parts, turns_picture
+from benchmarks.recovery.docs import recovery_picture
 from benchmarks.reshard.docs import peaks_picture, reshard_parts
 from benchmarks.reshard.paper import with_table
 from benchmarks.run.ablation_docs import ablation_parts, ablation_picture
@@ -28,8 +31,10 @@ SUBJECTS = {
     "rollout": "Generation: tokens a second of responses, beside Hugging Face `generate` and vLLM",
     "rollout_135M": "Generation: the same with the shape of SmolLM2-135M",
     "engine": "Training: seconds of a step in one process, beside transformers with torch's AdamW",
+    "megatron": "The engine `megatron`: seconds of a step, beside the engine `torch` and transformers",
     "end_to_end": "Training: whole GRPO steps, beside TRL's GRPOTrainer",
     "flow": "Flow: seconds of a step where stages overlap, beside one after the other",
+    "second_copies": "Recovery: seconds of a step with second copies, beside the same without",
     "partial_rollout": "Partial rollout: seconds of a step with a long tail of lengths",
     "analyze": "Advice: seconds of a step of slow jobs, changed as `rljob analyze` advises",
     "dock": "Transfer dock: samples through it, beside TransferQueue and Ray",
@@ -37,8 +42,11 @@ SUBJECTS = {
     "batches": "Transfer dock: a step's rows made tensors as they lie, beside the same through lists",
 }
 LIMITED = {
+    "vision": "Training on pictures: whole GRPO steps, beside TRL's GRPOTrainer",
     "scaling": "Training: one rank and two, and what of a step is waiting",
     "search": "Layouts: the order that is predicted, and the order that is measured",
+    "planned_memory": "The engine `megatron`: the most that a rank holds, planned and measured",
+    "planned_time": "The engine `megatron`: seconds of a step, predicted and measured",
     "reshard": "Resharding: speed, what hides behind what, and memory",
     "reshard_separated": "Resharding: slices to separated devices, beside whole tensors",
     "performance": "The paper's runs: what they should take by arithmetic, and what is reported",
@@ -48,8 +56,10 @@ LIMITED = {
     "dock_churn": "Transfer dock: thousands of steps, and deaths",
     "dock_large": "Transfer dock: batches of 100 MB",
     "soak": "Soak: what hours of training keep, and what deaths leave",
+    "recovery": "Recovery: what a death costs a run that goes on, and two hundred of them in one run",
     "long_log": "Long runs: what it takes to look at 100,000 steps",
     "controller": "The operator: a thousand RLJobs on a real API server",
+    "upgrade": "The operator: `helm upgrade` while fifty RLJobs run",
     "clients": "The operator's client: what each of them costs beside kopf",
     "kuberay": "The operator beside the real KubeRay: 200 RLJobs on simulated nodes",
 }
@@ -59,6 +69,11 @@ TABLES = {
         "Lower precision: what it saves, and what it costs",
         precision_parts,
     ),
+    "engines": (
+        "The engine `megatron`: what whole runs learn, beside the engine `torch`",
+        engines_parts,
+    ),
+    "shapes": ("Pictures: what a model learns to see, and without seeing", shapes_parts),
     "learning": ("Algorithms: what they learn from as many tokens", learning_parts),
     "pretrained": ("Algorithms: what a pretrained model learns", pretrained_parts),
     "ablation": (
@@ -75,6 +90,7 @@ TABLES = {
 PICTURES = {
     "dock_cluster": ("dock-linearity.svg", linearity_picture),
     "reshard": ("reshard-peaks.svg", peaks_picture),
+    "recovery": ("recovery.svg", recovery_picture),
     "learning": ("learning.svg", learning_picture),
     "pretrained": ("pretrained.svg", learning_picture),
     "ablation": ("ablation.svg", ablation_picture),
@@ -88,8 +104,11 @@ COMMANDS = {
     "rollout": "engines.rollout",
     "rollout_135M": "engines.rollout --sizes 135M",
     "engine": "engines.update",
+    "megatron": "engines.megatron",
     "end_to_end": "run.end_to_end",
+    "vision": "run.vision",
     "flow": "run.flow",
+    "second_copies": "engines.second_copies",
     "partial_rollout": "run.partial_rollout",
     "analyze": "run.analyze",
     "dock": "dock.samples --repetitions 3",
@@ -97,6 +116,8 @@ COMMANDS = {
     "batches": "dock.batches",
     "scaling": "engines.scaling",
     "search": "plan.search",
+    "planned_memory": "plan.engines --only memory",
+    "planned_time": "plan.engines --only time",
     "reshard": "reshard",
     "reshard_separated": "reshard.separated",
     "performance": "plan.performance",
@@ -107,11 +128,15 @@ COMMANDS = {
     "dock_large": "dock.large --batches 3000",
     "dock_limits": "dock.limits",
     "soak": "run.soak",
+    "recovery": "recovery",
     "long_log": "run.long_log",
     "controller": "operator.controller",
+    "upgrade": "operator.upgrade",
     "clients": "operator.clients",
     "kuberay": "operator.kuberay",
     "precision": "engines.precision",
+    "engines": "learning.engines",
+    "shapes": "learning.shapes",
     "learning": "learning.algorithms",
     "pretrained": "learning.pretrained",
     "ablation": "run.ablation",

@@ -70,6 +70,26 @@ def cluster(release: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluste
         yield within
 
 
+@pytest.fixture(scope="module")
+def reading(release: Cluster, values: list[str]) -> Iterator[None]:
+    """The release reads reports of chips from its own namespace meanwhile."""
+    folder = str(ROOT / "helm/rljob")
+    upgrade = ["helm", "upgrade", "rljob", folder, "-n", release.namespace, *values]
+    wait = ["--wait", "--timeout", "180s"]
+    on = ["--set", f"faults.enabled=true,faults.namespace={release.namespace}"]
+    run([*upgrade, *on, *wait], seconds=240)
+    nodes = {node["metadata"]["name"] for node in release.objects("Node")}
+    release.wait(
+        "v1",
+        "ConfigMap",
+        "every node has a report of its chips",
+        lambda found: {f"mindx-dl-deviceinfo-{node}" for node in nodes} <= found.keys(),
+        seconds=120,
+    )
+    yield
+    run([*upgrade, *wait], seconds=240)
+
+
 @pytest.fixture(scope="session")
 def two_jobs(release: Cluster) -> Iterator[Cluster]:
     """The namespace of two jobs that have begun to train at once: `first`, which goes on, and `second`."""
@@ -94,16 +114,16 @@ def namespace(release: Cluster, what: str) -> Iterator[Cluster]:
         within.delete_namespace()
 
 
-def make_storage(cluster: Cluster) -> None:
+def make_storage(cluster: Cluster, claim_name: str = CLAIM) -> None:
     """A volume in a folder that is the same on all nodes, open to the pods' user, and a claim on it."""
-    name = cluster.namespace
+    name, opening = f"{cluster.namespace}-{claim_name}", f"open-{claim_name}"
     folder = str(Path(SHARED_FOLDER) / name)
     volume = {
         "capacity": {"storage": "10Gi"},
         "accessModes": ["ReadWriteMany"],
         "storageClassName": name,
         "hostPath": {"path": folder, "type": "DirectoryOrCreate"},
-        "claimRef": {"namespace": name, "name": CLAIM},
+        "claimRef": {"namespace": cluster.namespace, "name": claim_name},
     }
     claim = {
         "accessModes": ["ReadWriteMany"],
@@ -111,10 +131,10 @@ def make_storage(cluster: Cluster) -> None:
         "resources": {"requests": {"storage": "10Gi"}},
     }
     cluster.apply(_manifest("PersistentVolume", name, volume))
-    cluster.apply(_manifest("PersistentVolumeClaim", CLAIM, claim))
+    cluster.apply(_manifest("PersistentVolumeClaim", claim_name, claim))
     opener = {
         "restartPolicy": "Never",
-        "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": CLAIM}}],
+        "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": claim_name}}],
         "containers": [
             {
                 "name": "open",
@@ -125,15 +145,15 @@ def make_storage(cluster: Cluster) -> None:
             }
         ],
     }
-    cluster.apply(_manifest("Pod", "open-storage", opener))
+    cluster.apply(_manifest("Pod", opening, opener))
     cluster.wait(
         "v1",
         "Pod",
         "the storage is open",
-        lambda pods: pods["open-storage"]["status"].get("phase") == "Succeeded",
+        lambda pods: pods[opening]["status"].get("phase") == "Succeeded",
         seconds=60,
     )
-    cluster.kill_pod("open-storage")
+    cluster.kill_pod(opening)
 
 
 def _manifest(kind: str, name: str, spec: dict) -> dict:  # type: ignore[type-arg]

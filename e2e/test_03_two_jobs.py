@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,56 @@ ALONE_SECONDS = 400.0
 FORWARD_SECONDS = 60.0
 STATUS_PORT = 8266
 RLJOB = ".venv/bin/rljob"
+OPERATOR = "app.kubernetes.io/component=operator"
 FIGURES = ("reward/mean", "response_length/mean", "entropy", "loss", "gradient_norm")
 
 
 @pytest.fixture(scope="module")
 def cluster(two_jobs: Cluster) -> Cluster:
     return two_jobs
+
+
+def test_upgrades_of_chart_and_operator_leave_running_and_suspended_jobs_alone(
+    release: Cluster, cluster: Cluster, values: list[str], tmp_path: Path
+) -> None:
+    """To the chart before the last change of it, and back, each with operator pods of its own."""
+    before = {name: cluster.job(name) for name in TWO_JOBS}
+    pods, operators = uids(cluster.pods("first")), set[str]()
+    charts = ["git", "log", "-1", "--skip=1", "--format=%H", "--", "helm/rljob"]
+    earlier = run(charts, seconds=30).strip()
+    if not earlier:
+        pytest.skip("there is no earlier chart in this checkout's history")
+    run(["sh", "-c", f"git archive {earlier} helm/rljob | tar -x -C {tmp_path}"], seconds=30)
+    upgrade = ["helm", "upgrade", "rljob", "-n", release.namespace, "--wait", "--timeout", "120s"]
+
+    for source in (tmp_path, ROOT):
+        mark = ["--set", f"podAnnotations.chart={source.name}"]
+        run([*upgrade, str(source / "helm/rljob"), *values, *mark], seconds=180)
+        operators |= uids(release.objects("Pod", selector=OPERATOR))
+        if source != ROOT:
+            cluster.apply(small("kept", suspend=True))
+    cluster.wait_for_job(
+        "first",
+        "the new operator tells of progress",
+        lambda job: step(job) > step(before["first"]) + 2,
+        seconds=120,
+    )
+    kept = cluster.wait_for_job(
+        "kept", "the new operator looks after it", lambda job: holds(job, "Suspended"), seconds=60
+    )
+
+    assert len(operators) >= 2
+    assert uids(cluster.pods("first")) == pods
+    for name, what in product(TWO_JOBS, ("attempt", "rayCluster")):
+        assert cluster.job(name)["status"][what] == before[name]["status"][what]
+    assert kept["spec"]["suspend"] is True
+    cluster.delete_job("kept")
+
+
+def uids(objects: list[Manifest]) -> set[str]:
+    """Of those that are not on their way out."""
+    metadata = [each["metadata"] for each in objects]
+    return {each["uid"] for each in metadata if "deletionTimestamp" not in each}
 
 
 def test_two_jobs_of_a_namespace_train_at_once_each_with_its_own_token_and_pods(

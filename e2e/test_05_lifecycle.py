@@ -40,6 +40,12 @@ def nothing_is_left(cluster: Cluster, job: str) -> None:
 def test_a_suspended_job_leaves_a_checkpoint_and_no_pods_and_resumes_from_it(
     cluster: Cluster,
 ) -> None:
+    cluster.wait_for_job(
+        "first",
+        "its status knows a checkpoint",
+        lambda job: (job["status"].get("lastCheckpoint") or {}).get("step", 0) >= 1,
+        seconds=120,
+    )
     cluster.patch("first", {"suspend": True})
     suspended = cluster.wait_for_job(
         "first", "the job holds no pods", lambda job: holds(job, "Suspended"), seconds=240

@@ -4,16 +4,18 @@
 # Nothing of the base image is changed: an environment of rljob's own sees the image's packages and adds
 # only those that it lacks, and Ray.
 ARG BASE_IMAGE=quay.io/ascend/vllm-ascend:v0.23.0
+# A branch or tag, which names the Megatron Core that it adapts. Empty: neither of them.
+ARG MINDSPEED_BRANCH=26.2.0_core_r0.12.1
 
 FROM ${BASE_IMAGE} AS mindspeed
-# Sources alone, as MindSpeed RL uses them: its setup.py would install other versions. Empty: no MindSpeed.
+# Sources alone: MindSpeed's setup.py would install other versions.
 ARG MINDSPEED_REPOSITORY=https://gitcode.com/Ascend/MindSpeed.git
-ARG MINDSPEED_COMMIT=ac9f0e74061f968fdb285aa6a0df68a980fb0412
+ARG MINDSPEED_BRANCH
 WORKDIR /src
-RUN mkdir -p /opt/mindspeed && if [ -n "${MINDSPEED_COMMIT}" ]; then \
-      git clone -q --no-checkout "${MINDSPEED_REPOSITORY}" . \
-      && git checkout -q "${MINDSPEED_COMMIT}" \
-      && cp -r mindspeed LICENSE /opt/mindspeed/; fi
+RUN mkdir -p /opt/mindspeed && if [ -n "${MINDSPEED_BRANCH}" ]; then \
+      git clone -q --depth 1 -b "${MINDSPEED_BRANCH}" "${MINDSPEED_REPOSITORY}" . \
+      && cp -r mindspeed requirements.txt LICENSE /opt/mindspeed/ \
+      && echo "${MINDSPEED_BRANCH} $(git rev-parse HEAD)" > /opt/mindspeed/REVISION; fi
 
 FROM ${BASE_IMAGE} AS build
 # Certificates, where a proxy has its own, and an index in place of the one that the base image names.
@@ -29,6 +31,12 @@ COPY pyproject.toml constraints.txt images/beside_installed.py ./
 RUN /opt/rljob/bin/python beside_installed.py requirements > requirements.txt \
     && /opt/rljob/bin/python beside_installed.py constraints > beside.txt \
     && /opt/rljob/bin/pip install -q --no-cache-dir -c beside.txt -r requirements.txt
+# Of Megatron Core's requirements, libraries of CUDA among them, its layers import two.
+ARG MINDSPEED_BRANCH
+COPY --from=mindspeed /opt/mindspeed /opt/mindspeed
+RUN if [ -n "${MINDSPEED_BRANCH}" ]; then \
+      /opt/rljob/bin/pip install -q --no-cache-dir -c beside.txt -r /opt/mindspeed/requirements.txt einops packaging \
+      && /opt/rljob/bin/pip install -q --no-cache-dir --no-deps "megatron-core==${MINDSPEED_BRANCH##*core_r}"; fi
 COPY README.md LICENSE ./
 COPY crds/rljob_api crds/rljob_api
 COPY crds/rljob_plan crds/rljob_plan
@@ -47,7 +55,12 @@ RUN command -v bash && command -v wget \
     && (getent passwd 1000 || useradd -u 1000 -g 1000 -d /tmp -M HwHiAiUser)
 COPY --from=mindspeed /opt/mindspeed /opt/mindspeed
 COPY --from=build /opt/rljob /opt/rljob
-COPY images/ascend-environment.sh /opt/rljob/
+COPY images/ascend-environment.sh images/megatron_fits.py /opt/rljob/
 ENV PATH=/opt/rljob/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 BASH_ENV=/opt/rljob/ascend-environment.sh
+# In CANN's environment, with its stubs in place of the driver's libraries.
+RUN if [ -e /opt/mindspeed/REVISION ]; then \
+      stubs=$(find /usr/local/Ascend -path '*devlib*' -name libascend_hal.so -printf %h -quit) \
+      && LD_LIBRARY_PATH=${stubs} TORCH_DEVICE_BACKEND_AUTOLOAD=0 \
+         bash -c 'python /opt/rljob/megatron_fits.py mindspeed'; fi
 USER 1000:1000
 WORKDIR /tmp

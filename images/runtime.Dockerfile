@@ -16,7 +16,7 @@ RUN command -v cc >/dev/null || (apt-get update -q \
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY scripts/setup.sh scripts/setup.sh
 RUN mkdir crds operator runtime \
-    && TORCH_WHEELS=${TORCH_WHEELS} UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1 scripts/setup.sh s3 tensorboard textarena wandb
+    && TORCH_WHEELS=${TORCH_WHEELS} UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1 scripts/setup.sh megatron s3 tensorboard textarena wandb
 
 FROM ${BASE_IMAGE}
 LABEL org.opencontainers.image.title="rljob-runtime" \

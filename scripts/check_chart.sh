@@ -23,5 +23,5 @@ check() {  # check NAME [OPTION...]
 }
 
 check defaults
-check namespaced --set 'watchNamespaces={team-a,team-b},crds.install=false,rbac.aggregate=false'
+check namespaced --set 'watchNamespaces={team-a,team-b},crds.install=false,rbac.users=false'
 check everything --values tests/operator/chart/everything.yaml

@@ -80,15 +80,18 @@ def warmed_up(size: str, models: Path, *, quick: bool = False) -> Path:
     folder = models / f"{size}{'-quick' * quick}"
     if not (folder / "config.json").is_file():
         config = hf_config(SIZES[size]) | {"eos_token_id": EOS_ID}
+        draft = models / f".{folder.name}"
+        draft.mkdir(parents=True, exist_ok=True)
+        (draft / "config.json").write_text(json.dumps(config))
+        save_byte_tokenizer(draft)
         decoder = warm_up(
             read_job(job_of(FULL, seed=0, steps=1, quick=quick)),
+            draft,
             base_dir=QUICKSTART.parent,
             progress=partial(print, flush=True),
             recipe=Recipe() if size == TINY else Recipe(learning_rate=1e-3),
-            config=config,
         )
-        save_hf(decoder.named_hf_parameters(), folder=folder, config=config)
-        save_byte_tokenizer(folder)
+        save_hf(decoder.named_hf_parameters(), source=draft, folder=folder, config=config)
     return folder
 
 

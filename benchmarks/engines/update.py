@@ -1,12 +1,12 @@
-"""Seconds of a training step in one process: our update engines beside transformers with torch's AdamW.
+"""Seconds of a training step in one process: our update engine beside transformers with torch's AdamW.
 
 Forward pass, backward pass, clipping and optimizer step on the same model directory, samples and loss, in
 float32 on all cores; the sides take turns, each in a process of its own, and their losses are compared.
 *RL-like*: groups of 8 samples of ragged lengths that share a long prompt. *Dense*: every sample has its own
 prompt, and all lengths are equal. transformers gets its samples padded, twice: as one writes it (eager
 attention, a mask, logits of all tokens), and at its best (SDPA, no mask where nothing is padded, logits of
-responses alone, AdamW's fused kernel). Our steps compute the entropy of every token as well; the engine
-`megatron` has the samples, attention and log-probs of the engine `torch`, around Megatron Core's layers.
+responses alone, AdamW's fused kernel). Our step computes the entropy of every token as well.
+`engines.megatron` does the same with the engine `megatron`.
 """
 
 # B samples, W width with padding, R width of responses, V vocabulary
@@ -15,7 +15,7 @@ import argparse
 import os
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,7 @@ from torch import Tensor
 from benchmarks.support.models import SIZES, make_model
 from benchmarks.support.results import Result, report, summarize
 from benchmarks.support.turns import Do, take_turns
-from rljob_api.check.load import read_job
 from rljob_api.spec.engines import Optimizer
-from rljob_api.topology.resolved import resolve
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.samples.sample import SampleBatch
 
@@ -37,11 +35,8 @@ NUM_CORES = len(os.sched_getaffinity(0))
 GROUPS = {"0.8M": 8, "24.7M": 4, "135M": 1}
 """Models, and groups of a step."""
 SETTINGS = Optimizer()
-OURS, PLAIN, BEST = "rljob", "transformers, as written", "transformers, at its best"
-MEGATRON, TORCH = "rljob, engine megatron", "engine torch"
+PLAIN, BEST = "transformers, as written", "transformers, at its best"
 MOST_APART = 1e-4
-MOST_SLOWER = 1.3
-"""The engine `megatron` beside the engine `torch`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,57 +123,6 @@ def make_ours(path: Path) -> Do:
     return step
 
 
-def make_megatron(path: Path) -> Do:
-    """The update engine `megatron`."""
-    from rljob_runtime.devices.memory_ledger import MemoryLedger
-    from rljob_runtime.update.update_engine import UpdateSetup
-    from rljob_runtime.update.update_ranks import UpdateRanks
-    from rljob_runtime.update.update_table import make_update
-    from rljob_runtime.weights.held_policy import load_held
-
-    ranks = UpdateRanks()
-    engine = make_update(
-        UpdateSetup(
-            spec=resolve(read_job(job_of(path))).spec,
-            model=path,
-            policy=load_held(path, ranks, dtype=torch.float32).model,
-            total_steps=100,
-            ranks=ranks,
-            ledger=MemoryLedger(device="unlimited"),
-        )
-    )
-
-    def step(work: Work, turn: int) -> float:
-        begun = engine.begin(weighted)
-        begun.add(work.batch())
-        return engine.finish(begun, groups_with_signal=1)["loss"]
-
-    return step
-
-
-def job_of(path: Path) -> dict[str, Any]:
-    """A job whose update trains with the engine `megatron`."""
-    return {
-        "apiVersion": "rljob.io/v1alpha1",
-        "kind": "RLJob",
-        "metadata": {"name": "update"},
-        "spec": {
-            "steps": 100,
-            "model": {"path": str(path)},
-            "data": {"jsonl": {"path": "samples"}},
-            "rewards": [{"name": "exact", "type": "exact"}],
-            "rollout": {"temperature": 1.0},
-            "batch": {
-                "globalBatchSize": 4,
-                "samplesPerPrompt": 8,
-                "maxPromptLength": 256,
-                "maxResponseLength": 192,
-            },
-            "update": {"engine": "megatron"},
-        },
-    }
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Padded:
     """Prompts to the left of responses, padding outside of both. mask_BW: 1 where there is a token."""
@@ -199,7 +143,7 @@ class Padded:
         return cls(ids_BW=ids, mask_BW=mask, width=right)
 
 
-def make_transformers(path: Path, best: bool) -> Do:
+def make_transformers(path: Path, *, best: bool) -> Do:
     """transformers' model of the same directory."""
     from transformers import AutoModelForCausalLM
 
@@ -241,73 +185,83 @@ def make_transformers(path: Path, best: bool) -> Do:
 
 
 def compare(
-    size: str, doing: Sequence[Work], engine: str, *, threads: int, repetitions: int
+    size: str,
+    doing: Sequence[Work],
+    make: Mapping[str, Callable[[Path], Do]],
+    targets: Callable[[Work], dict[str, float]],
+    *,
+    threads: int,
+    repetitions: int,
 ) -> list[Result]:
-    """Seconds of a step of one of our engines on one model. Raises AssertionError where the sides' losses
-    differ."""
+    """Seconds of a step of the first of the sides on one model, beside the others. targets: gains over these
+    that we want. Raises AssertionError where the sides' losses differ."""
+    ours, *peers = make
     seconds: dict[tuple[str, str], list[float]] = {}
     losses: dict[tuple[str, str], list[float]] = {}
-    other = PLAIN if engine == OURS else TORCH  # three sides of the largest model fit into 24 GB
     with tempfile.TemporaryDirectory() as scratch:
         path = make_model(Path(scratch) / "model", SIZES[size])
-        make: dict[str, Callable[[], Do]] = {
-            OURS: partial(make_ours, path),
-            TORCH: partial(make_ours, path),
-            MEGATRON: partial(make_megatron, path),
-            PLAIN: partial(make_transformers, path, False),
-            BEST: partial(make_transformers, path, True),
-        }
-        sides = {side: make[side] for side in (engine, other, BEST)}
+        sides = {side: partial(made, path) for side, made in make.items()}
         for turn in take_turns(sides, doing, threads=threads, repetitions=repetitions):
             seconds.setdefault((turn.work.name, turn.side), []).append(turn.seconds)
             losses.setdefault((turn.work.name, turn.side), []).append(turn.answer)
     for work in doing:
-        for peer in (other, BEST):
+        for peer in peers:
             apart = max(
-                abs(ours - theirs)
-                for ours, theirs in zip(
-                    losses[work.name, engine], losses[work.name, peer], strict=True
+                abs(loss - other)
+                for loss, other in zip(
+                    losses[work.name, ours], losses[work.name, peer], strict=True
                 )
             )
             assert apart < MOST_APART, f"{size} {work.name}: losses of {peer} are {apart:g} apart"
     return [
         summarize(
-            f"{size} {work.name}" + engine.removeprefix(OURS),
-            ours=seconds[work.name, engine],
-            peers={peer: seconds[work.name, peer] for peer in (other, BEST)},
+            f"{size} {work.name}",
+            ours=seconds[work.name, ours],
+            peers={peer: seconds[work.name, peer] for peer in peers},
             unit="s",
             better="lower",
-            targets=targets(work, engine),
+            targets=targets(work),
         )
         for work in doing
     ]
 
 
-def targets(work: Work, engine: str) -> dict[str, float]:
-    """Gains that we want over the others."""
-    if engine == OURS:
-        return {PLAIN: work.target, BEST: work.target}
-    return {TORCH: 1 / MOST_SLOWER} | ({BEST: 1.0} if work.ragged else {})
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def options(description: str) -> argparse.ArgumentParser:
+    """Of both benchmarks of a step."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="one group on the smallest model")
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--threads", type=int, default=NUM_CORES, help="of each side")
     parser.add_argument("--sizes", nargs="+", choices=GROUPS, default=list(GROUPS))
-    arguments = parser.parse_args()
+    return parser
+
+
+def each_size(
+    make: Mapping[str, Callable[[Path], Do]],
+    targets: Callable[[Work], dict[str, float]],
+    arguments: argparse.Namespace,
+) -> list[Result]:
+    """The comparison for every model that was asked for."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     results: list[Result] = []
     for size in arguments.sizes[:1] if arguments.quick else arguments.sizes:
         doing = works(size, 1 if arguments.quick else GROUPS[size])
         repetitions = 2 if arguments.quick else 7
-        for engine in (OURS, MEGATRON):
-            results += compare(
-                size, doing, engine, threads=arguments.threads, repetitions=repetitions
-            )
-    packages = ["rljob", "torch", "transformers", "megatron-core"]
-    report(results, packages=packages, file=arguments.json)
+        results += compare(
+            size, doing, make, targets, threads=arguments.threads, repetitions=repetitions
+        )
+    return results
+
+
+def main() -> None:
+    arguments = options(__doc__.splitlines()[0]).parse_args()
+    sides: dict[str, Callable[[Path], Do]] = {
+        "rljob": make_ours,
+        PLAIN: partial(make_transformers, best=False),
+        BEST: partial(make_transformers, best=True),
+    }
+    results = each_size(sides, lambda work: dict.fromkeys((PLAIN, BEST), work.target), arguments)
+    report(results, packages=["rljob", "torch", "transformers"], file=arguments.json)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ Samples = dict[str, list[Any]]
 
 
 class OperatorProcess:
-    """`python -m rljob_operator`, but for where heads are; its metrics and what it costs."""
+    """`python -m rljob_operator`, but for where heads are; its metrics and what it costs. tag: of images."""
 
-    def __init__(self, kubeconfig: Path, ray_url: str, log: Path) -> None:
+    def __init__(self, kubeconfig: Path, ray_url: str, log: Path, *, tag: str = "1") -> None:
         self._port, self._log = _free_port(), log
-        images = ["--runtime-image=example.com/runtime:1", "--ascend-image=example.com/ascend:1"]
+        images = [f"--{name}-image=example.com/{name}:{tag}" for name in ("runtime", "ascend")]
         command = [sys.executable, *AS_OPERATOR, ray_url, f"--port={self._port}"]
         environment = os.environ | {"KUBECONFIG": str(kubeconfig)}
         with log.open("ab") as file:

@@ -27,9 +27,8 @@ from benchmarks.support.models import SIZES, make_model
 from benchmarks.support.ranks import on_ranks
 from rljob_api.check.load import read_job
 from rljob_api.model.architecture import Shape
-from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
-from rljob_api.topology.resolved import resolve
+from rljob_api.topology.resolved import ResolvedSpec, resolve
 from rljob_plan.machines import rates_of
 from rljob_plan.performance import generating_parts, training_parts
 from rljob_runtime.algorithms.algorithm import Totals
@@ -75,8 +74,17 @@ class Job:
     prompts: int
     steps: int
 
-    def spec(self, *, update: Mapping[str, Any], rollout: Mapping[str, int]) -> RLJobSpec:
-        """The RLJob of a layout, as the search would predict it."""
+    def spec(
+        self,
+        *,
+        update: Mapping[str, Any],
+        rollout: Mapping[str, int],
+        devices: int = RANKS,
+        micro_batch: int = 1,
+        settings: Mapping[str, Any] | None = None,
+    ) -> ResolvedSpec:
+        """The RLJob of a layout, as the search would predict it. micro_batch: prompts. settings: of the
+        update, beside its layout."""
         manifest = {
             "apiVersion": "rljob.io/v1alpha1",
             "kind": "RLJob",
@@ -91,11 +99,11 @@ class Job:
                     "samplesPerPrompt": SAMPLES,
                     "maxPromptLength": PROMPT,
                     "maxResponseLength": RESPONSE,
-                    "microBatchSize": 1,
+                    "microBatchSize": micro_batch,
                 },
-                "update": {"parallelism": dict(update)},
+                "update": {"parallelism": dict(update), **(settings or {})},
                 "rollout": {"parallelism": dict(rollout)},
-                "accelerator": {"type": "emulated", "devicesPerNode": RANKS},
+                "accelerator": {"type": "emulated", "devicesPerNode": devices},
             },
         }
         return resolve(read_job(manifest)).spec
@@ -264,8 +272,10 @@ def compare(size: str, figures: Figures, *, prompts: int, turns: int, steps: int
             predicted = {}
             for name, degrees in layouts.items():
                 layout = {"data": 1, **degrees}
-                both = {"update": layout} if kind == "training" else {"rollout": layout}
-                spec = job.spec(**({"update": {}, "rollout": {}} | both))
+                training = kind == "training"
+                spec = job.spec(
+                    update=layout if training else {}, rollout={} if training else layout
+                )
                 predicted[name] = sum(predict(spec, job.shape, own, shares).values())
             medians = {name: statistics.median(seconds) for name, seconds in measured.items()}
             add(f"{size}, {kind}", medians, predicted, figures)

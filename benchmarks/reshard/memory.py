@@ -60,7 +60,7 @@ def generate_step(plan: ReshardPlan, rank: int, strategy: str) -> dict[str, Any]
 
     trace.clear()  # of making it
     backend.ledger.reset_peaks()
-    found = way.to_rollout(new)
+    found = dict(way.to_rollout(new))
     backend.ledger.track(MemoryKind.BUFFERS, [])  # a point of the trace
     generating = backend.ledger.report()
     found.clear()

@@ -57,8 +57,12 @@ def _spec(name: str) -> ResolvedSpec:
 
 
 def _figures(spec: ResolvedSpec) -> dict[str, float]:
+    """Of engines whose weights come as those of the update go."""
     spec = spec.model_copy(
-        update={"resharding": spec.resharding.model_copy(update={"strategy": "allgather-swap"})}
+        update={
+            "resharding": spec.resharding.model_copy(update={"strategy": "allgather-swap"}),
+            "rollout": spec.rollout.model_copy(update={"engine": "torch"}),
+        }
     )
     shape = find_shape(spec.model, base_dir=PAPER)
     assert shape is not None, "examples/paper has all shapes"

@@ -101,7 +101,7 @@ class Reshard:
     def __call__(self, **how: Any) -> float:
         """Seconds of a reshard."""
         started = time.perf_counter()
-        self.resharder.run(self.update, lambda piece: self._made[piece.tensor.name], **how)
+        dict(self.resharder.run(self.update, lambda piece: self._made[piece.tensor.name], **how))
         return time.perf_counter() - started
 
     def check(self) -> None:

@@ -29,15 +29,10 @@ from trl import GRPOConfig, GRPOTrainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """model: directory with a tokenizer. prompts, heldout: lists of {"prompt", "answer"}.
-
-    micro_batch: sequences of one backward pass of one process. evaluate_every: 0 is never.
-    """
+class Training:
+    """model: directory with a tokenizer. micro_batch: sequences of one backward pass of one process."""
 
     model: str
-    prompts: list[dict[str, str]]
-    heldout: list[dict[str, str]]
     steps: int
     prompts_per_step: int
     samples_per_prompt: int
@@ -45,9 +40,17 @@ class Task:
     learning_rate: float
     micro_batch: int
     threads: int
-    processes: int
-    evaluate_every: int
     seed: int
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task(Training):
+    """prompts, heldout: lists of {"prompt", "answer"}. evaluate_every: 0 is never."""
+
+    prompts: list[dict[str, str]]
+    heldout: list[dict[str, str]]
+    evaluate_every: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,22 +107,22 @@ def main(task_file: str, result_file: str) -> None:
     torch.set_num_threads(task.threads)
     tokenizer = AutoTokenizer.from_pretrained(task.model, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(task.model, dtype=torch.float32)
-    timing = Timing(versions=_versions())
+    timing = Timing(versions=versions_there())
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=_exact_match(tokenizer, timing),
-        args=_config(task),
+        args=config_of(task),
         train_dataset=Dataset.from_list(task.prompts),
         processing_class=tokenizer,
         callbacks=[Clock(timing, lambda: _accuracy(model, tokenizer, task), task.evaluate_every)],
     )
-    _time_generation(trainer, timing)
+    time_generation(trainer, timing)
     trainer.train()
     rank = os.environ.get("RANK", "0")
     Path(f"{result_file}.{rank}").write_text(json.dumps(asdict(timing)))
 
 
-def _config(task: Task) -> GRPOConfig:
+def config_of(task: Training) -> GRPOConfig:
     samples = task.prompts_per_step * task.samples_per_prompt // task.processes
     return GRPOConfig(
         output_dir="/nonexistent",  # nothing is saved
@@ -163,7 +166,7 @@ def _exact_match(tokenizer: PreTrainedTokenizerBase, timing: Timing) -> Callable
     return exact_match
 
 
-def _time_generation(trainer: GRPOTrainer, timing: Timing) -> None:
+def time_generation(trainer: GRPOTrainer, timing: Timing) -> None:
     generate = trainer._generate_single_turn
 
     def timed(*arguments: Any, **keywords: Any) -> Any:
@@ -196,7 +199,7 @@ def _accuracy(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, task: 
     return right / len(task.heldout)
 
 
-def _versions() -> dict[str, str]:
+def versions_there() -> dict[str, str]:
     from importlib.metadata import version
 
     return {name: version(name) for name in ("trl", "transformers", "torch", "accelerate")}

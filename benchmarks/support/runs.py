@@ -37,6 +37,19 @@ def events_of(job: dict[str, Any], folder: Path, name: str, *options: str) -> li
     return [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
 
 
+def gain_of(job: dict[str, Any], folder: Path, name: str) -> dict[str, Any]:
+    """Run a job with an evaluation without Ray: its accuracy before and after, held-out prompts, and the
+    reward of each step."""
+    events = events_of(job, folder, name, "--local")
+    first, *_, last = (event for event in events if event["kind"] == "evaluation")
+    return {
+        "before": first["accuracy"],
+        "after": last["accuracy"],
+        "prompts": last["n"],
+        "reward": [round(e["metrics"]["reward/mean"], 4) for e in events if e["kind"] == "step"],
+    }
+
+
 def seconds_a_step(ends: Sequence[float], *, warm_up: int) -> float:
     """Mean time from the end of one step to the next one's, without the first steps."""
     counted = ends[warm_up - 1 :]

@@ -1,7 +1,9 @@
 """Bytes that an update rank holds of a micro-batch between its forward and its backward pass, by arithmetic.
 
-Called by `shards`. It is what the engine `torch` keeps, tensor by tensor, and the largest temporary ones
-beside it; `tests/parallel/decoder/test_planned_memory.py` measures both. Left out is what grows with neither
+Called by `shards`. It is what an update engine keeps, tensor by tensor, and the largest temporary ones
+beside it; `tests/parallel/decoder/test_planned_memory.py` measures both of the engine `torch`,
+`tests/update/test_megatron_memory.py` of `megatron`, and `tests/models/test_planned_tower.py` of a vision
+tower that is trained. Left out is what grows with neither
 tokens times features nor the vocabulary (indices, angles, norms' scales). Tokens are taken to go to experts
 evenly.
 """
@@ -14,6 +16,7 @@ from rljob_api.model.layout import layers_alike, stages, stages_apart
 from rljob_api.spec.engines import Recompute
 from rljob_api.topology.devices import UpdateDegrees
 from rljob_api.topology.resolved import ResolvedBatch
+from rljob_plan.engines import TORCH, PlannedEngine
 
 NUMBER_BYTES = 4
 """Of what is computed in float32 whatever the weights' type."""
@@ -26,10 +29,11 @@ BUCKET_BYTES = 32 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A micro-batch. tokens: packed, each prompt once, of every response all but its last token. keys: that
-    its sequences look at, a prompt's once for each response. scores: of responses' tokens with those keys.
-    positions: that predict a response's token."""
+    """A micro-batch. prompts: each once. tokens: packed, each prompt once, of every response all but its last
+    token. keys: that its sequences look at, a prompt's once for each response. scores: of responses' tokens
+    with those keys. positions: that predict a response's token."""
 
+    prompts: int
     tokens: int
     keys: int
     scores: int
@@ -59,6 +63,7 @@ class Packed:
             return -(-sum(counts) * limit // filled)
 
         return cls(
+            prompts=scaled(part.prompts for part in parts),
             tokens=scaled(part.tokens for part in parts),
             keys=scaled(part.keys for part in parts),
             scores=scaled(part.scores for part in parts),
@@ -71,6 +76,7 @@ class Packed:
         inner = response - 1
         seen = prompt + inner
         return cls(
+            prompts=prompts,
             tokens=prompts * (prompt + samples * inner),
             keys=prompts * (prompt + samples * seen),
             scores=prompts * samples * inner * seen,
@@ -95,11 +101,14 @@ def plan_activations(
     recompute: Recompute,
     passes: int,
     portable: bool = True,
+    engine: PlannedEngine = TORCH,
+    pictured: int = 0,
 ) -> Activations:
     """Of the fullest pipeline rank. passes: micro-batches of an optimizer step. portable: whether attention
-    takes who sees whom in shared prompts as numbers, and computes in float32, as it does on CPU."""
+    takes who sees whom in shared prompts as numbers, and computes in float32, as it does on CPU. pictured:
+    tokens of a prompt's pictures, which a tower that is trained sees."""
     packed = packed if portable else replace(packed, scores=0)
-    rank = _Rank(shape, degrees, packed, item_bytes, portable)
+    rank = _Rank(shape, degrees, packed, item_bytes, portable, engine, pictured)
     found = [
         _of_stage(rank, stage, recompute=recompute, passes=passes)
         for stage in stages_apart(shape, degrees.pipeline, degrees.virtual_pipeline)
@@ -118,6 +127,7 @@ def _of_stage(rank: "_Rank", stage: int, *, recompute: Recompute, passes: int) -
     held = sum(count * rank.layer(layer) for layer, count in layers.items())
     if recompute == "full":
         held = sum(layers.values()) * rank.hidden
+    held += rank.tower * sum(rank.sees(chunk) for chunk in chunks)
     # A chunk's input, and its output for the next one, which are on the way as well.
     given = 2 * rank.hidden * len(chunks) if degrees.pipeline > 1 else 0
     held = (held + given) * _held_passes(degrees, stage, passes) // len(chunks)
@@ -149,8 +159,11 @@ class _Rank:
         packed: Packed,
         item_bytes: int,
         portable: bool,
+        engine: PlannedEngine,
+        pictured: int,
     ) -> None:
         self.shape, self.degrees, self._packed, self._item = shape, degrees, packed, item_bytes
+        self._engine, self._pictured = engine, pictured
         self._attended = NUMBER_BYTES if portable else item_bytes
         self._outside = -(-packed.tokens // (degrees.tensor * degrees.context))
         self._inside = self._outside * degrees.tensor
@@ -165,6 +178,30 @@ class _Rank:
     def masks(self) -> int:
         """Who sees whom in responses, once for all layers; a ring needs none."""
         return 0 if self._ring else self._packed.scores * NUMBER_BYTES
+
+    def sees(self, layers: range) -> bool:
+        """Whether these are given what a vision tower makes: the first of all, and those that DeepStack adds
+        to."""
+        return layers.start < max(1, self.shape.tower_outputs - 1)
+
+    @property
+    def tower(self) -> int:
+        """What a vision tower that is trained keeps of a micro-batch's pictures, all of them whatever the
+        degrees, and whatever `recompute` says: of each patch what the first matrix takes; of each block two
+        norms, queries, keys and values, the first two again when they are turned, the output as heads and as
+        features, and the feed-forward; then mergers, and the features. Norms with a bias are computed in the
+        weights' type."""
+        tower, item = self.shape.vision, self._item
+        if tower is None or not self.shape.trains_tower:
+            return 0
+        norm = (NUMBER_BYTES + 2 * item if tower.gated else 2 * item) * tower.hidden
+        inner = (4 if tower.gated else 2) * tower.inner * item
+        block = 2 * norm + 7 * tower.hidden * item + inner
+        wide = 2 * tower.hidden * item  # a merger's, of each patch that becomes a part of a token
+        mergers = norm + wide + tower.added * (tower.hidden * item + wide)
+        patch = tower.patch * item + tower.depth * block + mergers
+        features = self.shape.tower_outputs * tower.out * item
+        return self._packed.prompts * self._pictured * (tower.merged * patch + features)
 
     def layer(self, index: int) -> int:
         """What a layer keeps without its input: two norms, each with what it gives."""
@@ -242,15 +279,16 @@ class _Rank:
         return tokens * width * (NUMBER_BYTES + self._item)
 
     def _gated(self, inner: int) -> int:
-        """Gate, its activation, up, and their product."""
-        return 4 * self._inside * inner // self.degrees.tensor * self._item
+        """What a feed-forward keeps beside its input."""
+        return self._engine.gated * self._inside * inner // self.degrees.tensor * self._item
 
     def _experts(self, experts: Experts) -> int:
         """Copies of tokens, gate and up, activation and product of each, its output; the router's
         probabilities and places."""
         copies, inner = self._copies(experts)
         rows = copies * (2 * self.shape.hidden + 4 * inner) * self._item
-        routes = self._outside * (experts.count + 4 * experts.chosen) * NUMBER_BYTES
+        routes = self._engine.routes * experts.count + 4 * experts.chosen
+        routes *= self._outside * NUMBER_BYTES
         places = 4 * copies * INDEX_BYTES
         return rows + routes + places + self._shared(experts)
 

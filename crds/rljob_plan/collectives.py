@@ -1,7 +1,7 @@
 """How often the ranks of a layout meet, by arithmetic: each meeting takes a time whatever its bytes.
 
 Called by `performance`. Counts follow the runtime's `parallelize` and `parallel_rollout`, forward and
-backward; rings count each of their hops.
+backward; rings count each of their hops: of keys and values both ways, and of their gradients all around.
 """
 
 from rljob_api.model.architecture import Shape
@@ -53,9 +53,10 @@ def _of_layer(shape: Shape, degrees: UpdateDegrees, layer: int, again: bool) -> 
     if degrees.tensor > 1:
         met += TENSOR_PAIRS * GATHERS_OF_PAIR + again * GATHERS_AGAIN
     if degrees.context > 1:
-        ring = degrees.context_algorithm == "ring"
-        hops = degrees.context - 1 if ring else EXCHANGES
-        met += (2 + again) * hops
+        if degrees.context_algorithm == "ring":
+            met += (2 + again) * (degrees.context - 1) + degrees.context
+        else:
+            met += (2 + again) * EXCHANGES
     if sparse and degrees.expert > 1:
         met += EXPERT_EXCHANGES + again * (EXPERT_EXCHANGES // 2)
     return met

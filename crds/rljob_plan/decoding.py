@@ -4,6 +4,7 @@ A decoding step takes as long as reading the weights or as the products with the
 (the roofline, doi:10.1145/1498765.1498785), then reads the cache, and meets the other ranks.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 
 from rljob_api.model.architecture import Shape
@@ -26,7 +27,8 @@ def decode_seconds(
     item, reads = ITEM_BYTES[spec.rollout.dtype], machine.memory_bytes * shares.reads
     context = batch.max_prompt_length + batch.max_response_length / 2
     layers = len(stages(shape.layers, degrees.pipeline)[0])
-    weights = rollout_shard(spec, shape).total * item / reads
+    decoder = replace(shape, trains_tower=False)  # a tower is read once a prompt
+    weights = rollout_shard(spec, decoder).total * item / reads
     cache = at_a_time * context * layers * shape.kv_items(degrees.tensor) * item / reads
     products = at_a_time * 2.0 * active_parameters(shape) / (degrees.tensor * degrees.pipeline)
     stage = max(weights, products / (machine.flops * shares.products)) + cache
@@ -35,11 +37,11 @@ def decode_seconds(
     return (
         turns
         * batch.max_response_length
-        * (own + _joined_seconds(spec, shape, at_a_time, machine, shares))
+        * (own + joined_seconds(spec, shape, at_a_time, machine, shares))
     )
 
 
-def _joined_seconds(
+def joined_seconds(
     spec: ResolvedSpec, shape: Shape, sequences: int, machine: Machine, shares: Shares
 ) -> float:
     """Ranks of a model put together what they compute: two sums of [sequences, H] a layer over tensor ranks,
@@ -54,12 +56,14 @@ def _joined_seconds(
         sent += sparse * 2 * hidden * chosen
     sent += hidden * (degrees.pipeline - 1)
     met = meetings_of_token(shape, degrees)
-    return sent / (machine.link_bytes * shares.links) + met * machine.latency_seconds
+    ranks = max(degrees.expert, tensor * degrees.pipeline)
+    link = machine.link(ranks, per_node=spec.accelerator.devices_per_node)
+    return sent / (link * shares.links) + met * machine.latency_seconds
 
 
 def forward_flops(shape: Shape, length: int) -> float:
     """Of one token in a causal sequence of this length, on average over its tokens."""
-    return 2.0 * active_parameters(shape) + _attention(shape) * length / 2
+    return 2.0 * active_parameters(shape) + attention_flops(shape) * length / 2
 
 
 def sample_flops(shape: Shape, batch: ResolvedBatch) -> float:
@@ -68,7 +72,7 @@ def sample_flops(shape: Shape, batch: ResolvedBatch) -> float:
     prompt, inner = batch.max_prompt_length, batch.max_response_length - 1
     tokens = prompt + batch.samples_per_prompt * inner
     seen = prompt**2 / 2 + batch.samples_per_prompt * inner * (prompt + inner / 2)
-    return 2.0 * active_parameters(shape) * tokens + _attention(shape) * seen
+    return 2.0 * active_parameters(shape) * tokens + attention_flops(shape) * seen
 
 
 @lru_cache(maxsize=64)
@@ -84,7 +88,7 @@ def active_parameters(shape: Shape) -> int:
     return held - sparse * idle
 
 
-def _attention(shape: Shape) -> float:
+def attention_flops(shape: Shape) -> float:
     """Of a token and one that it sees: scores, and the sum of values."""
     width, value = shape.head_dim, shape.head_dim
     if shape.latent:

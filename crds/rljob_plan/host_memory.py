@@ -1,5 +1,6 @@
 """Memory of hosts that a job takes: for what leaves its devices, with a swap the update's weights and the
-reference's, with an offload the optimizer's state; and for weights that come while devices generate.
+reference's, with an offload the optimizer's state; for second copies of what devices alone hold; and for
+weights that come while devices generate.
 
 Called by `plan` and `memory_rules`; the operator's pods ask for as much as `HOST_GIB` says.
 """

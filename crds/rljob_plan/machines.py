@@ -4,6 +4,7 @@ Called by `performance` and the search of layouts. Nothing is measured here: eac
 from.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
@@ -13,15 +14,24 @@ from rljob_api.spec.problems import InvalidJob, Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a device and its links do in a second. dispatch_bytes: of the link of a warehouse.
-    latency_seconds: that a collective takes whatever its bytes."""
+    """What a device and its links do in a second. link_bytes: to devices of its node. network_bytes: to those
+    of other nodes, where that is less. dispatch_bytes: of the link of a warehouse. latency_seconds: that a
+    collective takes whatever its bytes. failures_per_day: of a device, with what it sits in.
+    recovery_seconds: of a failure, beside the steps that are trained again."""
 
     flops: float
     memory_bytes: float
     link_bytes: float
     swap_bytes: float
     dispatch_bytes: float
+    network_bytes: float = math.inf
     latency_seconds: float = 0.0
+    failures_per_day: float = 0.0
+    recovery_seconds: float = 60.0  # stated
+
+    def link(self, ranks: int, *, per_node: int) -> float:
+        """Bytes of the narrowest link between so many devices that follow each other."""
+        return self.link_bytes if ranks <= per_node else min(self.link_bytes, self.network_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +58,21 @@ ASCEND_910C = Machine(
     swap_bytes=50 * GB,  # to the host, MindSpeed RL's setup (arXiv:2507.19017)
     dispatch_bytes=300 * MB,  # between servers, likewise
 )
+ASCEND_910B = Machine(
+    flops=354e12,  # bfloat16; verl's table of devices, verl/utils/flops_counter.py. A 910B3 has 313e12
+    memory_bytes=1.6e12,
+    link_bytes=196e9,  # to the seven others of its node together, one way: HCCS' 392 GB/s both ways
+    network_bytes=25e9,  # one way: a port of 200GE RoCE a device
+    swap_bytes=50 * GB,  # as Ascend 910C
+    dispatch_bytes=300 * MB,  # likewise
+)
+ASCEND_950 = Machine(
+    flops=432e12,  # bfloat16 of an Ascend 950DT; verl's table of devices
+    memory_bytes=4e12,  # 950DT, as Huawei announced it; a 950PR has 1.6e12
+    link_bytes=1e12,  # one way of 2 TB/s, to other devices of the super pod, likewise
+    swap_bytes=50 * GB,  # as Ascend 910C
+    dispatch_bytes=300 * MB,  # likewise
+)
 ASCEND_SHARES = Shares(products=0.45, reads=0.7, links=0.5)
 """Stated; `benchmarks/plan/performance.py` solves for layer_seconds and fixed_seconds with them."""
 EMULATED = Machine(
@@ -63,14 +88,9 @@ RATES: dict[str, tuple[Machine, Shares]] = {
         EMULATED,
         Shares(products=0.5, reads=0.8, links=0.8, layer_seconds=2e-4, pass_seconds=2e-3),
     ),
-    "ascend910b": (
-        ASCEND_910C,
-        ASCEND_SHARES,
-    ),
-    "ascend910c": (
-        ASCEND_910C,
-        ASCEND_SHARES,
-    ),
+    "ascend910b": (ASCEND_910B, ASCEND_SHARES),
+    "ascend910c": (ASCEND_910C, ASCEND_SHARES),
+    "ascend950": (ASCEND_950, ASCEND_SHARES),
 }
 """By accelerator.type."""
 
@@ -107,4 +127,4 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if value < float("inf") else None
+    return value if value < math.inf else None

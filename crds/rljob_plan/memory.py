@@ -5,7 +5,7 @@ of this project's engines, without what allocators and collectives keep beside t
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rljob_api.model.architecture import Shape
 from rljob_api.model.layout import stages
@@ -14,11 +14,18 @@ from rljob_api.spec.section import parse_quantity
 from rljob_api.spec.teacher import Teacher
 from rljob_api.topology.devices import updates_in_flight
 from rljob_api.topology.resolved import ResolvedSpec
+from rljob_api.topology.second_copies import copies_kept
 from rljob_plan.activations import Activations
-from rljob_plan.resharding.figures import fullest, streamed
-from rljob_plan.resharding.job_layouts import plan_of_job
+from rljob_plan.pictures import towers
+from rljob_plan.resharding.figures import fullest, most_sent, streamed
+from rljob_plan.resharding.job_layouts import comes_by_buckets, plan_of_job
 from rljob_plan.resharding.widths import ITEM_BYTES
 from rljob_plan.shards import UpdateShard, rollout_weights, update_activations
+
+SECOND_COPIES = "second copies"
+
+SENT_LAST = "weights sent last"
+"""Of a device, with resharding.deltas: what both ends keep of the last version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +72,8 @@ class KvCache:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Phases of a step. limit: bytes of a device, None without limit. resting: name → bytes of a device
-    that lie on its host whenever they are not on it. arriving: bytes that the host keeps of weights that come
+    that lie on its host whenever they are not on it. copied: bytes of a device that second copies are made of
+    after each step; 0 without. arriving: bytes that the host keeps of weights that come
     to a device while it generates; 0 where none do."""
 
     limit: int | None
@@ -74,6 +82,7 @@ class Memory:
     kv_cache: KvCache
     phases: tuple[Phase, ...]
     resting: dict[str, int]
+    copied: int
     arriving: int
 
 
@@ -100,6 +109,7 @@ def plan_memory(
         kv_cache=cache,
         phases=held.phases(cache.bytes, resharding),
         resting=held.on_host,
+        copied=held.alone if held.copies else 0,
         arriving=_arriving(spec, shape),
     )
 
@@ -108,7 +118,7 @@ def least_to_train(spec: ResolvedSpec, shape: Shape) -> int:
     """Bytes of the fullest device that trains, whatever else the job keeps there: of its pass, and of the
     optimizer's step where the state comes from the host."""
     shard, passing = UpdateShard.of(spec, shape), update_activations(spec, shape)
-    always = shard.weights + shard.gradients + sum(shard.lasting.values())
+    always = shard.weights + sum({**shard.lasting, "gradients": shard.gradients}.values())
     stepping = shard.optimizer if shard.rests else 0
     return always + max(passing.kept + passing.temporary, stepping)
 
@@ -122,8 +132,9 @@ def least_to_generate(spec: ResolvedSpec, shape: Shape) -> int:
 class _Held:
     """What devices hold, in bytes. policy and passing, critic and valuing: what is trained, and what passes
     through it. frozen: weights of models that only score, by name. rollout: the generating engine's weights.
-    swapped: what trains leaves the device while it generates. keeps_cache: the KV cache stays where it does
-    not; vLLM sleeps meanwhile."""
+    swapped: what trains leaves the device while it generates. stays: what generates does not, while it
+    trains. keeps_cache: the KV cache stays where it does not; vLLM sleeps meanwhile. copies: second ones, of
+    what devices alone hold. towers: that see pictures, by role."""
 
     policy: UpdateShard
     passing: Activations
@@ -134,7 +145,10 @@ class _Held:
     rollout: int
     colocated: bool
     swapped: bool
+    stays: bool
     keeps_cache: bool
+    copies: int
+    towers: dict[str, int]
 
     @classmethod
     def of(cls, spec: ResolvedSpec, shape: Shape, others: Mapping[str, Shape]) -> "_Held":
@@ -156,7 +170,10 @@ class _Held:
             rollout=rollout_weights(spec, shape),
             colocated=colocated,
             swapped=swapped,
+            stays=colocated and (not swapped or _keeps_weights(spec)),
             keeps_cache=colocated and not swapped and spec.rollout.engine != "vllm",
+            copies=copies_kept(spec),
+            towers={role: tower.bytes for role, tower in towers(spec, shape, others).items()},
         )
 
     @property
@@ -166,6 +183,11 @@ class _Held:
         if self.has_reference and not self.swapped:
             parts["reference"] = self.policy.weights
         parts |= self.frozen
+        if "update" in self.towers:
+            parts["vision tower"] = self.towers["update"]
+        for role in ("critic", "teacher"):
+            if role in self.towers:
+                parts[f"{role}'s tower"] = self.towers[role]
         if self.critic is not None:
             parts["critic"] = self.critic.weights + sum(self.critic.lasting.values())
         return parts
@@ -178,7 +200,10 @@ class _Held:
     @property
     def serving(self) -> dict[str, int]:
         """On a device that generates."""
-        return {"rollout weights": self.rollout}
+        parts = {"rollout weights": self.rollout}
+        if "rollout" in self.towers:
+            parts["rollout's tower"] = self.towers["rollout"]
+        return parts
 
     @property
     def beside_generation(self) -> dict[str, int]:
@@ -189,7 +214,7 @@ class _Held:
 
     def beside_training(self, cache: int) -> dict[str, int]:
         """Of generation, on a device that trains. cache: bytes of the KV cache."""
-        if not self.colocated or self.swapped:
+        if not self.stays:
             return {}
         return {**self.serving, **self.kept_cache(cache)}
 
@@ -209,7 +234,14 @@ class _Held:
             parts["optimizer"] = self.policy.optimizer
         if self.critic is not None and self.critic.rests:
             parts["critic's optimizer"] = self.critic.optimizer
+        if self.copies:
+            parts[SECOND_COPIES] = self.copies * self.alone
         return parts
+
+    @property
+    def alone(self) -> int:
+        """What no other device has of what is trained."""
+        return self.policy.alone + (self.critic.alone if self.critic is not None else 0)
 
     def phases(self, cache: int, resharding: Mapping[str, dict[str, int]]) -> tuple[Phase, ...]:
         """resharding: by role."""
@@ -218,9 +250,16 @@ class _Held:
         def on_update(name: str, parts: dict[str, int], host: int = resting) -> Phase:
             return Phase(name=name, role="update", parts=parts, host=host)
 
+        sent_last = {
+            role: {SENT_LAST: parts[SENT_LAST]}
+            for role, parts in resharding.items()
+            if SENT_LAST in parts
+        }
         generating = {**self.serving, "KV cache": cache, **self.beside_generation}
+        generating |= sent_last.get("rollout", {})
         host = resting if self.colocated else 0
-        training, kept = self.training, self.beside_training(cache)
+        training = {**self.training, **sent_last.get("update", {})}
+        kept = self.beside_training(cache)
         working = _working(self.policy, self.passing)
         if self.critic is not None:  # its step waits for the policy's
             working["critic gradients"] = self.critic.gradients
@@ -265,6 +304,7 @@ def frozen_models(
     spec: ResolvedSpec, shape: Shape, others: Mapping[str, Shape]
 ) -> dict[str, tuple[RewardModel | Teacher, Shape]]:
     """Models that only score, beside the reference, with their shapes."""
+    shape = replace(shape, trains_tower=False)
     models: dict[str, RewardModel | Teacher | None] = {
         "reward-model": spec.reward_model,
         "teacher": spec.teacher,
@@ -283,19 +323,24 @@ def _frozen_weights(spec: ResolvedSpec, model: RewardModel | Teacher, shape: Sha
     return UpdateShard.of(spec.model_copy(update={"update": update}), shape).weights
 
 
+def _keeps_weights(spec: ResolvedSpec) -> bool:
+    """Whether the rollout engine cannot let go of them: vLLM on CPU."""
+    return spec.rollout.engine == "vllm" and spec.accelerator.type == "emulated"
+
+
 def _resharding(spec: ResolvedSpec, shape: Shape, swapped: bool) -> dict[str, dict[str, int]]:
     """Weights of both layouts, and what is on its way between them, when that is most; of a device that
     trains, and of a separate one that takes slices."""
     plan, apart = plan_of_job(spec, shape), spec.placement.mode == "separated"
     if spec.resharding.strategy == "stream":
-        collected = spec.rollout.engine == "vllm" and not apart
         joined = spec.update.parallelism.shared
-        peaks = {"update": streamed(plan, joined=joined, sent=apart, collected=collected)}
+        peaks = {"update": streamed(plan, joined=joined, sent=apart)}
     else:
-        peaks = {"update": fullest(plan, plan.update.devices, swaps=swapped)}
+        swaps = swapped and comes_by_buckets(spec)
+        peaks = {"update": fullest(plan, plan.update.devices, swaps=swaps)}
         if apart:
             peaks["rollout"] = fullest(plan, plan.rollout.devices, swaps=False)
-    return {
+    parts = {
         role: {
             "update weights": peak.update,
             "rollout weights": peak.rollout,
@@ -303,6 +348,10 @@ def _resharding(spec: ResolvedSpec, shape: Shape, swapped: bool) -> dict[str, di
         }
         for role, peak in peaks.items()
     }
+    if spec.resharding.deltas:
+        for role, devices in (("update", plan.update.devices), ("rollout", plan.rollout.devices)):
+            parts[role][SENT_LAST] = most_sent(plan, devices)
+    return parts
 
 
 def _arriving(spec: ResolvedSpec, shape: Shape) -> int:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
+from rljob_api.check.megatron_rules import megatron_settings
 from rljob_api.model.volumes import GB, MB
 from rljob_api.spec.problems import Problem
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_plan.host_memory import HostMemory, on_hosts
-from rljob_plan.memory import KvCache, Memory, Phase, fullest_with_cache
+from rljob_plan.memory import SECOND_COPIES, KvCache, Memory, Phase, fullest_with_cache
 
 WORKER_MEMORY = "spec.podTemplates.worker.resources.limits.memory"
 
@@ -59,6 +60,7 @@ def machine_problem(spec: ResolvedSpec, memory: Memory, available: int) -> list[
         "optimizer": ("spec.update.offload", spec.update.offload),
         "critic's optimizer": ("spec.critic.offload", "optimizer"),
         "arriving weights": ("spec.flow.mode", spec.flow.mode),
+        SECOND_COPIES: ("spec.update.redundancy", spec.update.redundancy),
     }
     path, value = next(field for part, field in asked.items() if part in parts)
     message = (
@@ -73,6 +75,7 @@ def _host_remedy(spec: ResolvedSpec, parts: Mapping[str, int]) -> str:
         "set spec.resharding.strategy: allgather": "update weights" in parts,
         "set spec.update.offload: none": spec.update.offload == "optimizer",
         "set spec.flow.mode: streaming": "arriving weights" in parts,
+        "set spec.update.redundancy: none": SECOND_COPIES in parts,
         "use a smaller model": True,
     }
     return "".join(f", or {text}" for text, helps in remedies.items() if helps)
@@ -99,11 +102,13 @@ def _remedy(phase: Phase, spec: ResolvedSpec) -> str:
 
 
 def _update_remedy(spec: ResolvedSpec) -> str:
+    fixed = {path for path, _, _ in megatron_settings(spec.update)}
     remedies = {
         "lower spec.batch.microBatchSize, ": spec.batch.micro_batch_size != 1,
         "lower spec.batch.microBatchTokens, ": spec.batch.micro_batch_tokens is not None,
         "set spec.update.recompute: full, ": spec.update.recompute == "none",
-        "set spec.update.offload: optimizer, ": spec.update.offload == "none",
+        "set spec.update.offload: optimizer, ": spec.update.offload == "none"
+        and "spec.update.offload" not in fixed,
     }
     usable = [text for text, helps in remedies.items() if helps]
     return "".join(["spec.update.parallelism.zero, ", *usable])

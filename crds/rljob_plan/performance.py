@@ -8,20 +8,25 @@ are reached. What no rate explains is `Shares.fixed_seconds`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rljob_api.check.layout_rules import picture_bytes, sample_route_bytes
 from rljob_api.model.architecture import Shape
 from rljob_api.model.volumes import GB, SampleFlow
 from rljob_api.spec.engines import Recompute
-from rljob_api.topology.devices import update_mesh
+from rljob_api.topology.devices import UpdateDegrees, update_mesh, used_devices
 from rljob_api.topology.resolved import ResolvedSpec
+from rljob_api.topology.second_copies import held_alone
 from rljob_plan.collectives import meetings_of_step
 from rljob_plan.decoding import decode_seconds, forward_flops, sample_flops
+from rljob_plan.engines import planned_engine
 from rljob_plan.machines import Machine, Shares
 from rljob_plan.memory import frozen_models
+from rljob_plan.pictures import generating_operations, training_operations
 from rljob_plan.resharding.widths import ITEM_BYTES
 from rljob_plan.shards import GRADIENT_BYTES, UpdateShard, rollout_shard, update_shard
 from rljob_plan.traffic import Work
 from rljob_plan.update_traffic import longest_work, traffic_of
 
+DAY = 86_400.0
 BACKWARD = 2
 """Products of a backward pass, in forward passes."""
 
@@ -64,21 +69,25 @@ def step_parts(
         spec, shape, machine, shares, packed=packed, recompute=recompute, others=others
     )
     parts |= generating_parts(spec, shape, machine, shares, room=room, packed=packed)
+    seen = training_operations(spec, shape, others)
+    parts["pictures again"] = seen / (machine.flops * shares.products)
     parts["reshard"] = swap_seconds(spec, shape, machine)
-    parts["reshard"] += _moving_seconds(spec, shape, machine, shares)
-    parts["dispatch"] = _dispatch_bytes(spec) / machine.dispatch_bytes
+    parts["reshard"] += weights_seconds(spec, shape, machine, shares)
+    parts["dispatch"] = _dispatch_bytes(spec, shape) / machine.dispatch_bytes
+    parts["copies"] = _copying_seconds(spec, shape, machine, parts, others or {})
     parts["fixed"] = shares.fixed_seconds
     parts["hidden"] = 0.0 - hidden_seconds(spec, parts, room=room)
+    parts["failures"] = failure_seconds(spec, machine, sum(parts.values()))
     return {name: parts[name] for name in PARTS}
 
 
 PARTS = (
-    "prompts", "decoding", "inference", "update", "communication", "bubbles", "optimizer",
-    "reshard", "dispatch", "fixed", "hidden",
+    "pictures", "prompts", "decoding", "pictures again", "inference", "update", "communication", "bubbles",
+    "optimizer", "copies", "reshard", "dispatch", "fixed", "hidden", "failures",
 )  # fmt: skip
 """Of a step, in its order."""
-GENERATION = ("prompts", "decoding")
-TRAINING = ("inference", "update", "communication", "bubbles", "optimizer")
+GENERATION = ("pictures", "prompts", "decoding")
+TRAINING = ("pictures again", "inference", "update", "communication", "bubbles", "optimizer")
 
 
 def training_parts(
@@ -101,18 +110,19 @@ def training_parts(
     held = -(-shape.layers // degrees.pipeline)
     beside = done.passes * held * shares.pass_seconds / (1 + BACKWARD)
     update = (forward + beside) * (1 + BACKWARD + recompute)
+    update *= planned_engine(spec.update.engine).slower
     again: Recompute = "full" if recompute else "none"
-    sent = _sent_seconds(spec, shape, done, machine, shares, again)
+    sent = sent_seconds(spec, shape, done, machine, shares, again)
     inference = forward + beside + sent / 3 if "reference" in spec.algorithm.params.states else 0.0
     parts = {"inference": inference + _frozen_seconds(spec, shape, machine, shares, others or {})}
-    optimizer = _optimizer_seconds(spec, shape, machine, shares) * done.steps
+    optimizer = optimizer_seconds(spec, shape, machine, shares) * done.steps
     if spec.has_critic:
         judge, own = spec.of_critic(), (others or {}).get("critic", shape).scorer()
         critic = _alone(judge, own, machine, shares)
         more = BACKWARD + (judge.update.recompute == "full")
         parts["inference"] += critic
         update += critic * spec.batch.epochs * (1 + more)
-        optimizer += _optimizer_seconds(judge, own, machine, shares) * done.steps
+        optimizer += optimizer_seconds(judge, own, machine, shares) * done.steps
     waits = (degrees.pipeline - 1) / (degrees.virtual_pipeline * done.work.passes)
     return parts | {
         "update": update,
@@ -143,16 +153,18 @@ def generating_parts(
     )
     # Stages of a pipeline take turns, so that they share no time.
     together = degrees.data * degrees.tensor
+    seen = generating_operations(spec, shape)
     return {
+        "pictures": seen / (machine.flops * shares.products),
         "prompts": flops / (machine.flops * shares.products * together),
         "decoding": decode_seconds(spec, shape, machine, shares, room=room),
     }
 
 
-def constant_seconds(spec: ResolvedSpec, rates: tuple[Machine, Shares]) -> float:
+def constant_seconds(spec: ResolvedSpec, shape: Shape, rates: tuple[Machine, Shares]) -> float:
     """Of parts that no degree changes."""
     machine, shares = rates
-    return _dispatch_bytes(spec) / machine.dispatch_bytes + shares.fixed_seconds
+    return _dispatch_bytes(spec, shape) / machine.dispatch_bytes + shares.fixed_seconds
 
 
 def swap_seconds(spec: ResolvedSpec, shape: Shape, machine: Machine) -> float:
@@ -163,11 +175,12 @@ def swap_seconds(spec: ResolvedSpec, shape: Shape, machine: Machine) -> float:
     return 2 * UpdateShard.of(spec, shape).weights / machine.swap_bytes
 
 
-def _moving_seconds(spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
+def weights_seconds(spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
     """What a device gets of others: the rollout's weights without the share of them that it has, as though
     slices lay by chance, and none where both layouts cut alike. A stream brings whole tensors to each."""
     update, rollout = spec.update.parallelism, spec.rollout.parallelism
-    whole, held = shape.total().total, update_shard(spec, shape).total
+    whole = shape.total().total + shape.tower * shape.trains_tower
+    held = update_shard(spec, shape).total
     wanted, colocated = rollout_shard(spec, shape).total, spec.placement.mode == "colocated"
     cut = ("tensor", "pipeline", "expert")
     alike = all(getattr(update, name) == getattr(rollout, name) for name in cut)
@@ -179,7 +192,47 @@ def _moving_seconds(spec: ResolvedSpec, shape: Shape, machine: Machine, shares: 
     if (colocated and alike) or spec.has_pairs:
         missing = 0.0
     item = min(ITEM_BYTES[spec.update.dtype], ITEM_BYTES[spec.rollout.dtype])
-    return wanted * item * missing / (machine.link_bytes * shares.links)
+    devices = used_devices(spec.placement, spec.accelerator)
+    link = machine.link(devices, per_node=spec.accelerator.devices_per_node)
+    return wanted * item * missing / (link * shares.links)
+
+
+def _copying_seconds(
+    spec: ResolvedSpec,
+    shape: Shape,
+    machine: Machine,
+    parts: Mapping[str, float],
+    others: Mapping[str, Shape],
+) -> float:
+    """Second copies: to the host after the optimizer's steps, and to a peer over the hosts' network, as far
+    as that takes longer than what is done before the next update."""
+    if spec.update.redundancy == "none":
+        return 0.0
+    copied = UpdateShard.of(spec, shape).alone
+    if spec.has_critic:
+        judge = spec.of_critic()
+        copied += UpdateShard.of(judge, others.get("critic", shape).scorer()).alone
+    kept = copied / machine.swap_bytes
+    if spec.update.redundancy == "host":
+        return kept
+    beside = sum(parts[name] for name in (*GENERATION, "inference", "reshard", "dispatch"))
+    return kept + max(0.0, copied / machine.dispatch_bytes - beside)
+
+
+def failure_seconds(spec: ResolvedSpec, machine: Machine, seconds: float) -> float:
+    """What devices that fail cost a step of so many seconds, on average: the recovery, half of the step that
+    is cut, and where nobody else holds what a device that trains held, half of the steps between checkpoints.
+    A device fails with its pod, which `host` copies do not outlive."""
+    if not machine.failures_per_day:
+        return 0.0
+    layouts = [spec.update.parallelism]
+    if spec.has_critic:
+        layouts.append(spec.of_critic().update.parallelism)
+    lost = spec.update.redundancy != "peer" and any(map(held_alone, layouts))
+    again = (spec.checkpoint.every or spec.steps) / 2 * seconds * lost
+    each = machine.recovery_seconds + seconds / 2
+    training, devices = spec.roles.update, used_devices(spec.placement, spec.accelerator)
+    return machine.failures_per_day / DAY * seconds * (devices * each + training * again)
 
 
 def hidden_seconds(
@@ -222,7 +275,7 @@ def training_of(spec: ResolvedSpec, shape: Shape, *, packed: bool) -> Training:
     return Training(work=work, steps=steps, flops=flops)
 
 
-def _sent_seconds(
+def sent_seconds(
     spec: ResolvedSpec,
     shape: Shape,
     done: Training,
@@ -231,13 +284,31 @@ def _sent_seconds(
     recompute: Recompute,
 ) -> float:
     degrees, passes = spec.update.parallelism, done.work.passes
-    sent = traffic_of(spec, shape, done.work, recompute=recompute).total
+    traffic = traffic_of(spec, shape, done.work, recompute=recompute).parts()
     met = meetings_of_step(shape, degrees, passes=passes, recompute=recompute)
-    one = sent / (machine.link_bytes * shares.links) + met * machine.latency_seconds
+    reach = _reach(degrees)
+    moving = sum(
+        sent / machine.link(reach[name], per_node=spec.accelerator.devices_per_node)
+        for name, sent in traffic.items()
+    )
+    one = moving / shares.links + met * machine.latency_seconds
     return one * done.steps
 
 
-def _optimizer_seconds(spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
+def _reach(degrees: UpdateDegrees) -> dict[str, int]:
+    """By technique, how many ranks that follow each other its groups lie in: `update_mesh`'s order, experts
+    in context and data."""
+    together = degrees.tensor * degrees.context
+    return {
+        "tensor": degrees.tensor,
+        "context": together,
+        "expert": degrees.tensor * degrees.expert,
+        "data": together * degrees.data,
+        "pipeline": together * degrees.data * degrees.pipeline,
+    }
+
+
+def optimizer_seconds(spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
     """AdamW reads gradients, reads and writes its state and the weights (memory-bound: arXiv:1910.02054,
     §7); with an offload its state comes from the host and goes back."""
     shard = UpdateShard.of(spec, shape)
@@ -273,7 +344,7 @@ def _length(spec: ResolvedSpec) -> int:
     return spec.batch.max_prompt_length + spec.batch.max_response_length
 
 
-def _dispatch_bytes(spec: ResolvedSpec) -> float:
+def _dispatch_bytes(spec: ResolvedSpec, shape: Shape) -> float:
     """Eq. 4 for the paper's columns: n = 5, M = 3, 5 controllers."""
     batch = spec.batch
     flow = SampleFlow(
@@ -283,5 +354,7 @@ def _dispatch_bytes(spec: ResolvedSpec) -> float:
         max_response_length=batch.max_response_length,
         response_items=5,
         scalars=3,
+        picture_bytes=picture_bytes(spec),
+        route_bytes=sample_route_bytes(spec, shape),
     )
     return GB * flow.per_warehouse_gb(warehouses=spec.dock.warehouses, controllers=5)

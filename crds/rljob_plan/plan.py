@@ -3,14 +3,20 @@
 Called by the CLI's `plan`; `plan_text` and `plan_json` show it. Refuses what does not fit on a device.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rljob_api.check import annotations
 from rljob_api.check.annotations import planned
 from rljob_api.check.evaluation_rules import evaluation_notes
-from rljob_api.check.layout_rules import group_bytes, held_prompts
+from rljob_api.check.layout_rules import (
+    group_bytes,
+    held_prompts,
+    picture_bytes,
+    sample_route_bytes,
+)
 from rljob_api.check.shape_rules import shape_problems
 from rljob_api.model.architecture import Shape, find_shape
 from rljob_api.model.volumes import SampleFlow, redundant_bytes
@@ -27,12 +33,13 @@ from rljob_api.topology.devices import (
     update_mesh,
 )
 from rljob_api.topology.elastic import device_notes
+from rljob_api.topology.fewer_replicas import fewest_replicas, with_replicas
 from rljob_api.topology.resolved import ResolvedJob, ResolvedSpec, resolve
 from rljob_plan.host_memory import HostMemory, plan_host
 from rljob_plan.memory import Memory, plan_memory
 from rljob_plan.memory_rules import host_problems, machine_problem, memory_problems
 from rljob_plan.resharding.figures import ReshardBytes, bound, count_bytes, fullest
-from rljob_plan.resharding.job_layouts import plan_of_job
+from rljob_plan.resharding.job_layouts import comes_by_buckets, plan_of_job
 from rljob_plan.resharding.widths import ITEM_BYTES
 from rljob_plan.traffic import Traffic
 from rljob_plan.update_traffic import plan_traffic
@@ -74,10 +81,32 @@ class Resharding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Everything that is known of a job before it runs. shape and what needs it: None if unknown.
+class Fewest:
+    """A step with the fewest replicas that training goes on with. prompts, passes: of a mini-batch on the
+    fullest replica; all_prompts, all_passes: while all train. device: bytes of the fullest device that
+    trains, all_device: while all train; None where the model's shape is unknown."""
 
-    problems: why it cannot run. notes: what a user may not expect, or could not be computed.
+    replicas: int
+    prompts: int
+    all_prompts: int
+    passes: int
+    all_passes: int
+    device: int | None = None
+    all_device: int | None = None
+
+    @property
+    def slower(self) -> float:
+        """Times as long as with all replicas that the devices that train compute in a step."""
+        return self.prompts / self.all_prompts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that is known of a job before it runs. shape and what needs it: None if unknown. others:
+    shapes of the models beside the policy.
+
+    fewest: with `elastic.update`. problems: why it cannot run. notes: what a user may not expect, or could
+    not be computed.
     """
 
     job: ResolvedJob
@@ -87,10 +116,12 @@ class Plan:
     rollout: Mesh
     samples: Samples
     shape: Shape | None = None
+    others: Mapping[str, Shape] = field(default_factory=dict)
     resharding: Resharding | None = None
     traffic: Traffic | None = None
     memory: Memory | None = None
     host: HostMemory | None = None
+    fewest: Fewest | None = None
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -100,6 +131,7 @@ def make_plan(job: RLJob, *, base_dir: Path) -> Plan:
     resolved = resolve(job)
     spec = resolved.spec
     parts: dict[str, Any] = {"notes": [*device_notes(job.spec), *evaluation_notes(job.spec)]}
+    parts["fewest"] = fewest = plan_fewest(spec)
     if spec.has_pairs:
         text = "spec.data.preferences: the reference computes each pair in the first epoch alone; "
         parts["notes"].append(f"{text}later steps have no inference")
@@ -115,12 +147,18 @@ def make_plan(job: RLJob, *, base_dir: Path) -> Plan:
             parts["notes"].append(text)
     if shape is not None:
         others, unread = other_shapes(spec, base_dir=base_dir)
+        parts["others"] = others
         parts["notes"] += unread
         parts["problems"] = problems = shape_problems(spec, shape, others)
         if not problems:
             parts["memory"] = memory = plan_memory(spec, shape, others)
             parts["host"] = host = plan_host(spec, memory)
             parts["problems"] = memory_problems(spec, memory) + host_problems(spec, host)
+            if fewest is not None:
+                alone = plan_memory(with_replicas(spec, fewest.replicas), shape, others)
+                parts["fewest"] = replace(
+                    fewest, device=_training_device(alone), all_device=_training_device(memory)
+                )
             parts["resharding"] = plan_resharding(spec, shape)
             parts["traffic"] = plan_traffic(spec, shape)
     return Plan(
@@ -129,10 +167,30 @@ def make_plan(job: RLJob, *, base_dir: Path) -> Plan:
         pods=pods(spec),
         update=update_mesh(spec.update.parallelism),
         rollout=rollout_mesh(spec.rollout.parallelism),
-        samples=plan_samples(resolved),
+        samples=plan_samples(resolved, shape),
         shape=shape,
         **parts,
     )
+
+
+def plan_fewest(spec: ResolvedSpec) -> Fewest | None:
+    """Sizes of a step with the fewest replicas; None where it needs all."""
+    replicas, of = fewest_replicas(spec), spec.update.parallelism.data
+    if replicas is None:
+        return None
+    batch = spec.batch
+    return Fewest(
+        replicas=replicas,
+        prompts=-(-batch.mini_batch_size // replicas),
+        all_prompts=-(-batch.mini_batch_size // of),
+        passes=batch.passes(replicas),
+        all_passes=batch.passes(of),
+    )
+
+
+def _training_device(memory: Memory) -> int:
+    """Bytes of the fullest device that trains."""
+    return max(phase.device for phase in memory.phases if phase.role != "rollout")
 
 
 def model_problems(job: RLJob, *, base_dir: Path) -> list[Problem]:
@@ -187,7 +245,7 @@ def machine_problems(job: RLJob, *, base_dir: Path, available: int) -> list[Prob
     return machine_problem(spec, plan_memory(spec, shape, others), available)
 
 
-def plan_samples(job: ResolvedJob) -> Samples:
+def plan_samples(job: ResolvedJob, shape: Shape | None = None) -> Samples:
     """Sizes of the sample flow: those of the job's algorithm, or those that annotations state.
 
     n counts the columns as long as the response; M the scalar columns and what the dock knows of
@@ -196,7 +254,7 @@ def plan_samples(job: ResolvedJob) -> Samples:
     spec, stated = job.spec, job.metadata.annotations
     params, batch = spec.algorithm.params, spec.batch
     items = len(params.response_columns) + spec.has_turns  # the mask
-    scalars = len(params.scalars) + len(ROW_SCALARS)
+    scalars, routes = len(params.scalars) + len(ROW_SCALARS), sample_route_bytes(spec, shape)
     states = spec.states
     flow = SampleFlow(
         global_batch_size=batch.global_batch_size,
@@ -205,13 +263,15 @@ def plan_samples(job: ResolvedJob) -> Samples:
         max_response_length=batch.max_response_length,
         response_items=planned(stated, annotations.RESPONSE_ITEMS, items),
         scalars=planned(stated, annotations.SCALARS, scalars),
+        picture_bytes=picture_bytes(spec),
+        route_bytes=routes,
     )
     return Samples(
         flow=flow,
         states=states,
         controllers=planned(stated, annotations.CONTROLLERS, len(states)),
         warehouses=spec.dock.warehouses,
-        held=held_prompts(spec) * group_bytes(spec),
+        held=held_prompts(spec) * (group_bytes(spec) + batch.samples_per_prompt * routes),
         capacity=parse_quantity(spec.dock.capacity),
     )
 
@@ -226,6 +286,7 @@ def plan_resharding(spec: ResolvedSpec, shape: Shape) -> Resharding:
     colocated = spec.placement.mode == "colocated"
     moves = plan_of_job(spec, shape)
     moved, both = count_bytes(moves), fullest(moves, moves.update.devices, swaps=False)
+    swaps = colocated and comes_by_buckets(spec)
     redundant = redundant_bytes(
         tensor_bytes=whole.tensor * item,
         expert_bytes=whole.experts * item,
@@ -239,11 +300,11 @@ def plan_resharding(spec: ResolvedSpec, shape: Shape) -> Resharding:
         redundant=redundant if colocated else 0.0,
         released=both.update if colocated else 0,
         moved=moved,
-        bound=bound(moves),
+        bound=bound(moves) if swaps else both.total,
         kept={ALLGATHER: moved.kept if colocated else 0, SWAP: 0},
         kept_on_device={ALLGATHER: both.update if colocated else 0, SWAP: 0},
         peak={
             ALLGATHER: both.total,
-            SWAP: fullest(moves, moves.update.devices, swaps=colocated).total,
+            SWAP: fullest(moves, moves.update.devices, swaps=swaps).total,
         },
     )

@@ -7,7 +7,7 @@ from rljob_api.model.volumes import GB, dispatch_seconds
 from rljob_api.topology.devices import Mesh
 from rljob_plan.host_memory import HostMemory
 from rljob_plan.memory import Memory
-from rljob_plan.plan import Plan, Resharding
+from rljob_plan.plan import Fewest, Plan, Resharding
 from rljob_plan.resharding.figures import ReshardBytes
 from rljob_plan.traffic import Traffic
 
@@ -30,6 +30,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             "head": plan.pods.head,
             "worker": plan.pods.worker,
             "warehouse": plan.pods.warehouse,
+            "spare": plan.pods.spare,
         },
         "update": _layout_json(plan.update, spec.update.parallelism.expert),
         "rollout": _layout_json(plan.rollout, spec.rollout.parallelism.expert),
@@ -44,6 +45,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "sampleVolume": {
             "responseItems": flow.response_items,
             "scalars": flow.scalars,
+            "picturesGB": flow.global_batch_size * flow.picture_bytes / GB,
+            "routesGB": flow.global_batch_size * flow.samples_per_prompt * flow.route_bytes / GB,
             "updateGB": flow.stage_gb(),
             "totalGB": total,
             "perWarehouseGB": each,
@@ -59,10 +62,25 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "updateTraffic": _traffic_json(plan.traffic),
         "memory": _memory_json(plan.memory),
         "host": _host_json(plan.host),
+        "fewestReplicas": _fewest_json(plan.fewest),
+        "copiedGBPerDevice": plan.memory.copied / GB if plan.memory else None,
         "problems": [
             {"path": problem.path, "message": problem.message} for problem in plan.problems
         ],
         "notes": plan.notes,
+    }
+
+
+def _fewest_json(fewest: Fewest | None) -> dict[str, Any] | None:
+    """A step with the fewest replicas; null without elastic.update."""
+    if fewest is None:
+        return None
+    return {
+        "replicas": fewest.replicas,
+        "promptsOfMiniBatch": fewest.prompts,
+        "passesOfMiniBatch": fewest.passes,
+        "timesAsLong": fewest.slower,
+        "deviceGB": None if fewest.device is None else fewest.device / GB,
     }
 
 
@@ -79,6 +97,7 @@ def _model_json(shape: Shape | None) -> dict[str, Any] | None:
         "parameters": total.total,
         "expertParameters": total.experts,
         "layers": shape.layers,
+        "towerParameters": shape.tower,
     }
 
 

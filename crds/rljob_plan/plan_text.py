@@ -3,11 +3,20 @@
 from collections.abc import Iterator
 
 from rljob_api.check.annotations import PREFIX
-from rljob_api.model.volumes import GB, dispatch_seconds
+from rljob_api.model.architecture import Shape
+from rljob_api.model.volumes import GB, MB, dispatch_seconds
 from rljob_api.topology.devices import Mesh
 from rljob_plan.host_memory import HostMemory
+from rljob_plan.machines import rates_of
 from rljob_plan.memory import Memory, Phase
-from rljob_plan.plan import Plan, Resharding
+from rljob_plan.pictures import (
+    feature_bytes,
+    generating_operations,
+    picture_tokens,
+    towers,
+    training_operations,
+)
+from rljob_plan.plan import Fewest, Plan, Resharding
 from rljob_plan.resharding.figures import ReshardBytes
 from rljob_plan.traffic import Traffic
 
@@ -28,12 +37,15 @@ def plan_text(plan: Plan) -> str:
     if plan.traffic and plan.traffic.total:
         title = "Update, what a rank sends in an optimizer step of the longest lengths"
         lines += _section(title, _traffic(plan.traffic))
+    if plan.fewest:
+        lines += _section("With the fewest replicas (elastic.update)", _fewest(plan.fewest))
     if plan.memory:
         lines += [
             "",
             "Memory of the fullest device at the longest lengths (GB)",
             *_memory(plan.memory),
             *(_host(plan.host) if plan.host and plan.host.total else ()),
+            *(_copied(plan.memory.copied, spec.update.redundancy) if plan.memory.copied else ()),
         ]
     lines += ["", *(f"note: {note}" for note in plan.notes)] if plan.notes else []
     return "\n".join(lines)
@@ -53,12 +65,15 @@ def _devices(plan: Plan) -> Iterator[tuple[str, str]]:
             "model",
             f"{spec.model.builtin or spec.model.path}: {total.total:,} parameters{experts}",
         )
+        if shape.tower:
+            yield "vision tower", f"{shape.tower:,} parameters, {_tower(plan, shape)}"
     each = f"{accelerator.nodes} × {accelerator.devices_per_node} {accelerator.type}"
     yield "devices", f"{each}, {spec.placement.mode}"
     yield from _mesh("update", plan.update, spec.update.parallelism.expert)
     yield from _mesh("rollout", plan.rollout, spec.rollout.parallelism.expert)
     count = plan.pods
-    yield "pods", f"{count.head} head, {count.worker} worker, {count.warehouse} warehouse"
+    spare = f"; {count.spare} worker, {count.spare} warehouse spare" if count.spare else ""
+    yield "pods", f"{count.head} head, {count.worker} worker, {count.warehouse} warehouse{spare}"
 
 
 def _mesh(role: str, mesh: Mesh, expert: int) -> Iterator[tuple[str, str]]:
@@ -96,12 +111,52 @@ def _samples(plan: Plan) -> Iterator[tuple[str, str]]:
         "each warehouse",
         f"{_number(each)} GB (Eq. 4), {samples.warehouses} in all: {_times(each)}",
     )
+    if flow.picture_bytes:
+        step = flow.picture_bytes * flow.global_batch_size
+        yield (
+            "  of it pictures",
+            f"{_number(step / GB)} GB each time that prompts go, once a group, at most "
+            f"{_number(flow.picture_bytes / MB)} MB a prompt{_as_features(plan)}",
+        )
+    if flow.route_bytes:
+        step = flow.route_bytes * flow.samples_per_prompt * flow.global_batch_size
+        yield (
+            "  of it routes",
+            f"{_number(step / GB)} GB, once written and once read, at most "
+            f"{_number(flow.route_bytes / MB)} MB a sample",
+        )
     twice = plan.job.spec.dock.replicas == 2
     copies = ", and as much of another's rows" if twice else ""
     yield (
         "  keeps at most",
         f"{_number(samples.held / GB)} of {_number(samples.capacity / GB)} GB{copies}",
     )
+
+
+def _tower(plan: Plan, shape: Shape) -> str:
+    spec, others = plan.job.spec, plan.others
+    if spec.model.vision is None:
+        return "on no device: rows show no pictures"
+    made = towers(spec, shape, others)
+    where = "devices of each role" if "rollout" in made else "devices that train or generate"
+    beside = ", and the teacher's" if "teacher" in made else ""
+    seen = "seen in each epoch, and once beside" if spec.model.vision == "trained" else "seen once"
+    machine, shares = rates_of(spec.accelerator.type)
+    works = generating_operations(spec, shape), training_operations(spec, shape, others)
+    generating, training = (work / (machine.flops * shares.products) for work in works)
+    return (
+        f"{spec.model.vision}, on {where}{beside}; {picture_tokens(spec, shape)} tokens of pictures a "
+        f"prompt, {seen} on each: {_number(sum(works) / 1e12)} TFLOP a step, {_number(generating)} s in "
+        f"generation and {_number(training)} s in training"
+    )
+
+
+def _as_features(plan: Plan) -> str:
+    if plan.shape is None:
+        return ""
+    spec = plan.job.spec
+    features = feature_bytes(picture_tokens(spec, plan.shape), plan.shape, spec.update.dtype)
+    return f"; a tower's features, which stay on devices, {_number(features / MB)} MB"
 
 
 def _times(volume_gb: float) -> str:
@@ -151,6 +206,21 @@ def _traffic(traffic: Traffic) -> Iterator[tuple[str, str]]:
             yield technique, f"{_number(number / GB)} GB"
 
 
+def _fewest(fewest: Fewest) -> Iterator[tuple[str, str]]:
+    yield (
+        f"{fewest.replicas} train",
+        f"{fewest.prompts} prompts of a mini-batch each instead of {fewest.all_prompts}, in {fewest.passes} "
+        f"micro-batches instead of {fewest.all_passes}",
+    )
+    yield "time", f"update and inference take {_number(fewest.slower)} times as long"
+    if fewest.device is not None and fewest.all_device is not None:
+        yield (
+            "fullest device",
+            f"{_number(fewest.device / GB)} GB, {_number(fewest.all_device / GB)} GB while all train: "
+            "micro-batches stay as large",
+        )
+
+
 def _memory(memory: Memory) -> Iterator[str]:
     for phase in memory.phases:
         yield f"  {phase.name:<10}{phase.device / GB:>10.3f}  {_parts(phase)}"
@@ -167,6 +237,14 @@ def _host(host: HostMemory) -> Iterator[str]:
     limit = "" if host.limit is None else f" of {_number(host.limit / GB)}"
     of = f"{host.devices} device{'s' * (host.devices > 1)}"
     yield f"  host of a node, for its {of}: {_number(host.total / GB)}{limit} GB ({parts})"
+
+
+def _copied(copied: int, redundancy: str) -> Iterator[str]:
+    size = copied / GB
+    where = "to its host"
+    if redundancy == "peer":
+        where += f" and from there to another device's, beside what follows: {_times(size)}"
+    yield f"  second copies of what a device alone holds: {_number(size)} GB a step {where}"
 
 
 def _parts(phase: Phase) -> str:

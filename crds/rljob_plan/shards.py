@@ -4,7 +4,7 @@ Called by `memory` and `performance`. Figures are of the fullest rank.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -25,7 +25,10 @@ from rljob_api.spec.engines import Dtype, Optimizer, Recompute
 from rljob_api.spec.lora import Lora
 from rljob_api.topology.devices import UpdateDegrees
 from rljob_api.topology.resolved import ResolvedSpec
+from rljob_api.topology.second_copies import held_alone
 from rljob_plan.activations import Activations, Packed, plan_activations
+from rljob_plan.engines import PlannedEngine, planned_engine
+from rljob_plan.pictures import picture_tokens
 from rljob_plan.resharding.widths import ITEM_BYTES, SCALE_BYTES, in_8_bits, int8_bytes
 
 GRADIENT_BYTES = 4
@@ -120,16 +123,19 @@ def _int8_bytes(piece: Slice, dtype: Dtype) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateShard:
-    """Bytes of one update rank's part of a model. rests: its optimizer, on the host but for its step.
+    """Bytes of one update rank's part of a model. alone: of trained weights and the optimizer, what no other
+    rank has. rests: its optimizer, on the host but for its step.
     adapters: which are trained in place of the weights; 0 without. stepped: parameters that its optimizer
-    steps."""
+    steps. keeps_gradients: after a step."""
 
     weights: int
     adapters: int
     gradients: int
     optimizer: int
+    alone: int
     stepped: int
     rests: bool
+    keeps_gradients: bool
 
     @classmethod
     def of(cls, spec: ResolvedSpec, shape: Shape) -> "UpdateShard":
@@ -146,19 +152,24 @@ class UpdateShard:
             dense, experts = _copies(degrees)
             return -(-(of.tensor + of.whole) // dense) + -(-of.experts // experts)
 
+        optimizer = _moments_bytes(held(1), spec.update.optimizer) + held(1) * main
+        copied = {"weights": held(3) * weights, "state": optimizer}
         return cls(
             weights=held(3, shard) * weights,
             adapters=held(3) * weights if spec.update.lora else 0,
             gradients=held(2) * GRADIENT_BYTES,
-            optimizer=_moments_bytes(held(1), spec.update.optimizer) + held(1) * main,
+            optimizer=optimizer,
+            alone=sum(copied[kind] for kind in held_alone(degrees)),
             stepped=held(1),
             rests=spec.update.offload == "optimizer",
+            keeps_gradients=planned_engine(spec.update.engine).keeps_gradients,
         )
 
     @property
     def lasting(self) -> dict[str, int]:
         """What stays on the device after a step, beside the weights."""
         parts = {"adapters": self.adapters, "optimizer": 0 if self.rests else self.optimizer}
+        parts["gradients"] = self.gradients if self.keeps_gradients else 0
         return {name: size for name, size in parts.items() if size}
 
 
@@ -175,17 +186,25 @@ def _copies(degrees: UpdateDegrees) -> tuple[int, int]:
 
 
 def update_activations(spec: ResolvedSpec, shape: Shape) -> Activations:
-    """Of the fullest update rank, at the longest lengths."""
+    """Of the fullest update rank, at the longest lengths; or what the sum of gradients takes, where that is
+    more."""
     batch, degrees = spec.batch, spec.update.parallelism
-    return _activations(
+    engine, emulated = planned_engine(spec.update.engine), spec.accelerator.type == "emulated"
+    found = _activations(
         shape,
         degrees,
         Packed.longest(batch),
         ITEM_BYTES[spec.update.dtype],
         spec.update.recompute,
         batch.passes(degrees.data),
-        spec.accelerator.type == "emulated",
+        emulated,
+        engine,
+        picture_tokens(spec, shape) if shape.trains_tower else 0,
     )
+    if engine.copies_gradients and emulated and degrees.zero and degrees.data * degrees.context > 1:
+        copied = UpdateShard.of(spec, shape).gradients
+        found = replace(found, temporary=max(found.temporary, copied - found.kept))
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -197,6 +216,8 @@ def _activations(
     recompute: Recompute,
     passes: int,
     portable: bool,
+    engine: PlannedEngine,
+    pictured: int,
 ) -> Activations:
     return plan_activations(
         shape,
@@ -206,4 +227,6 @@ def _activations(
         recompute=recompute,
         passes=passes,
         portable=portable,
+        engine=engine,
+        pictured=pictured,
     )

@@ -84,10 +84,15 @@ class Cluster:
         self.delete(RLJOB[1], name, RLJOB[0])
 
     def delete_namespace(self) -> None:
-        """The namespace with all that is in it, and its volume."""
-        for kind in ("Namespace", "PersistentVolume"):
+        """The namespace with all that is in it, and the volumes of its claims."""
+        volumes = [
+            ("PersistentVolume", volume["metadata"]["name"])
+            for volume in self.objects("PersistentVolume")
+            if (volume["spec"].get("claimRef") or {}).get("namespace") == self.namespace
+        ]
+        for kind, name in [("Namespace", self.namespace), *volumes]:
             with suppress(dynamic.exceptions.NotFoundError):
-                self.resource(kind).delete(name=self.namespace)
+                self.resource(kind).delete(name=name)
 
     def pods(self, job: str, role: str = "") -> list[Manifest]:
         """Pods of a job, of one role where it is given."""

@@ -48,6 +48,18 @@ def small(name: str, *, steps: int = 6, nodes: int = 1, **spec: Any) -> Manifest
     return job
 
 
+def home_of(release: Cluster) -> str:
+    """The node with the operator, where heads are to be: it stays. release: the operator's namespace."""
+    found = release.objects("Pod", selector="app.kubernetes.io/component=operator")
+    (operator,) = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+    return str(operator["spec"]["nodeName"])
+
+
+def head_at(node: str) -> dict[str, Any]:
+    """podTemplates of a job whose head is on that node."""
+    return {"head": {"nodeSelector": {"kubernetes.io/hostname": node}}}
+
+
 def condition(job: Manifest, kind: str) -> Manifest:
     """A condition of the job; {} where it is not there."""
     found = (job.get("status") or {}).get("conditions", [])

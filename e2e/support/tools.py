@@ -7,12 +7,18 @@ which. Nothing here knows RLJobs.
 import os
 import shlex
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ("operator", "runtime", "device-plugin")
-BUILD_SECONDS, LOAD_SECONDS, NODE_SECONDS = 1500, 900, 120
+BUILD_SECONDS, LOAD_SECONDS, NODE_SECONDS, LEASE_SECONDS = 1500, 900, 120, 45
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,50 @@ def run(command: str | list[str], *, seconds: float, check: bool = True) -> str:
             f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         )
     return done.stdout
+
+
+@contextmanager
+def without(tools: Tools, node: str) -> Iterator[None]:
+    """The node is lost meanwhile."""
+    if not tools.kill_node:
+        pytest.skip("RLJOB_E2E_KILL_NODE says how this cluster loses a node; it is not set")
+    run(f"{tools.kill_node} {node}", seconds=NODE_SECONDS)
+    try:
+        yield
+    finally:
+        start_node(tools, node)
+
+
+def start_node(tools: Tools, node: str) -> None:
+    """Bring it back; again where its kubelet does not report, which may have come before its container
+    runtime."""
+    for _ in range(3):
+        since = datetime.now(UTC)
+        run(f"{tools.start_node} {node}", seconds=NODE_SECONDS)
+        if _reports(node, since):
+            return
+        run(f"{tools.kill_node} {node}", seconds=NODE_SECONDS)
+    raise AssertionError(f"node {node} does not report, {LEASE_SECONDS} s after its third start")
+
+
+def _reports(node: str, since: datetime) -> bool:
+    """Whether its kubelet renews its lease within LEASE_SECONDS."""
+    ask = [
+        "kubectl",
+        "get",
+        "lease",
+        node,
+        "-n",
+        "kube-node-lease",
+        "-o",
+        "jsonpath={.spec.renewTime}",
+    ]
+    deadline = time.monotonic() + LEASE_SECONDS
+    while time.monotonic() < deadline:
+        if datetime.fromisoformat(run(ask, seconds=30)) > since:
+            return True
+        time.sleep(0.5)
+    return False
 
 
 def build_and_load(tools: Tools, folder: Path) -> None:

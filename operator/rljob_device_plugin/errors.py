@@ -2,11 +2,13 @@
 
     PluginError
     ├── UnknownChip      a chip that this node does not have
+    ├── UnknownLevel     a level that MindCluster does not have
+    ├── NotReported      the API server does not take the report
     ├── KubeletSilent    no socket of the kubelet, or nobody answers there: may pass by itself
     ├── Refused          the kubelet does not take the registration
     └── CannotServe      the plugin's own socket cannot be made
 
-`registration` tries again after KubeletSilent; `main` ends the process with 1 on the others.
+`registration` tries again after KubeletSilent and NotReported; `main` ends the process with 1 on the others.
 """
 
 
@@ -16,6 +18,14 @@ class PluginError(Exception):
 
 class UnknownChip(PluginError):
     """Not the number of one of this node's chips."""
+
+
+class UnknownLevel(PluginError):
+    """Not a level of MindCluster's."""
+
+
+class NotReported(PluginError):
+    """The API server cannot be reached or refuses; the message is its own."""
 
 
 class KubeletSilent(PluginError):

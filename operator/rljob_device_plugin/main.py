@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rljob_device_plugin.errors import PluginError
 from rljob_device_plugin.registration import Plugin
+from rljob_device_plugin.reports import Api, Reports
 from rljob_device_plugin.settings import Settings
 from rljob_operator import log
 
@@ -47,7 +48,8 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, int]:
         help="where kubelet.sock is",
     )
     add("--node", default=socket.gethostname(), help="this node's name")
-    add("--faults", type=_folder, help="folder whose files `unhealthy` and NODE list broken chips")
+    add("--faults", type=_folder, help="folder whose files `unhealthy` and NODE mark faulty chips")
+    add("--reports", metavar="NAMESPACE", help="where a ConfigMap tells of them, as MindCluster's")
     add("--kubelet-deadline", type=_seconds, default=60.0, help="seconds to register at first")
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING"], help="least level")
     options = parser.parse_args(arguments)
@@ -57,6 +59,7 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, int]:
         folder=options.folder,
         node=options.node,
         faults=options.faults,
+        reports=options.reports,
         deadline_seconds=options.kubelet_deadline,
     )
     path = str(settings.own_socket)
@@ -77,7 +80,12 @@ def main() -> None:
 
 async def run(settings: Settings) -> int:
     """Returns the exit code."""
-    working = asyncio.create_task(Plugin(settings).run())
+    try:
+        reports = _reports(settings)
+    except PluginError as error:
+        logger.error("%s", error)
+        return 1
+    working = asyncio.create_task(Plugin(settings, reports).run())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, working.cancel)
     try:
@@ -88,6 +96,19 @@ async def run(settings: Settings) -> int:
         logger.error("%s", error)
         return 1
     return 0
+
+
+def _reports(settings: Settings) -> Reports | None:
+    """Raises NotReported where they cannot be written from."""
+    if settings.reports is None:
+        return None
+    return Reports(
+        Api.of_pod(),
+        namespace=settings.reports,
+        node=settings.node,
+        resource=settings.resource,
+        chips=settings.chips,
+    )
 
 
 def _resource(text: str) -> str:

@@ -12,7 +12,8 @@ import grpc.aio
 
 from rljob_device_plugin import messages
 from rljob_device_plugin.errors import CannotServe, KubeletSilent, Refused
-from rljob_device_plugin.faults import Faults
+from rljob_device_plugin.faults import Faults, unhealthy
+from rljob_device_plugin.reports import Reports
 from rljob_device_plugin.service import OPTIONS, Service
 from rljob_device_plugin.settings import Settings
 
@@ -24,10 +25,11 @@ PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 class Plugin:
-    """One resource of one node, from the first registration until `run` is cancelled."""
+    """One resource of one node, from the first registration until `run` is cancelled. reports: where
+    faults are told, or nowhere."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, reports: Reports | None = None) -> None:
+        self._settings, self._reports = settings, reports
         self._service = Service(settings.chips)
         self._faults = Faults(settings.faults, node=settings.node, count=settings.chips)
         self._server: grpc.aio.Server | None = None
@@ -43,8 +45,11 @@ class Plugin:
         deadline = asyncio.get_running_loop().time() + self._settings.deadline_seconds
         try:
             while True:
-                await self._service.set_unhealthy(self._faults.read())
+                marks = self._faults.read()
+                await self._service.set_unhealthy(unhealthy(marks))
                 await self._keep_registered(deadline)
+                if self._reports:
+                    await asyncio.to_thread(self._reports.tell, marks)
                 await asyncio.sleep(self._settings.poll_seconds)
         finally:
             await self._stop()

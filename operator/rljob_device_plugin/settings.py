@@ -9,6 +9,7 @@ class Settings:
     """Settings of one device plugin.
 
     folder: where the kubelet's socket is and the plugin's will be. faults: the folder of marks, or none.
+    reports: the namespace that they are reported in, or none.
     node: whose marks count. deadline_seconds: of the first registration. poll_seconds: between two looks
     at the sockets and marks.
     """
@@ -18,6 +19,7 @@ class Settings:
     folder: Path
     node: str
     faults: Path | None
+    reports: str | None = None
     deadline_seconds: float
     poll_seconds: float = 1.0
 

@@ -10,6 +10,7 @@
         ├── Forbidden            RBAC, quota or a policy refuses it
         ├── Invalid              the server understood the request and finds it wrong
         ├── Unauthorized         Ray does not take the job's token
+        ├── MalformedReport      what MindCluster says of chips cannot be read
         └── LeadershipLost       another operator may act now: this one must not
 
 `queue` retries both kinds; `decide` turns those permanent errors that a user can mend into conditions.
@@ -58,6 +59,10 @@ class Invalid(Permanent):
 
 class Unauthorized(Permanent):
     """Ray does not take the job's token."""
+
+
+class MalformedReport(Permanent):
+    """A ConfigMap that tells of chips, in a form that nobody knows."""
 
 
 class LeadershipLost(Permanent):

@@ -28,7 +28,8 @@ from rljob_operator.kube.kube_client import Kube
 from rljob_operator.metrics import Metrics
 from rljob_operator.reconcile.reconcile import Reconciler, head_url, states
 from rljob_operator.settings import ProcessOptions, Settings
-from rljob_operator.watch.cache import Cache, JobKey
+from rljob_operator.watch.cache import KINDS, Cache, JobKey
+from rljob_operator.watch.fault_watch import ChipFaults, keep_reading
 from rljob_operator.watch.informers import WatchAges, configure, register, watch_session
 from rljob_operator.watch.lease import LeaderLease
 from rljob_operator.watch.pace import Pace
@@ -66,7 +67,8 @@ class Operator:
         self._settings, self._process = settings, process
         self._head_url = head_url
         self._metrics = Metrics(version=version("rljob"))
-        self._cache = Cache()
+        self._cache = Cache((*KINDS, "Workload") if settings.kueue else KINDS)
+        self._faults = ChipFaults() if settings.faults_namespace else None
         self._ages = WatchAges(time.monotonic)
         self._stop = asyncio.Event()
         self._lost = False
@@ -88,6 +90,7 @@ class Operator:
                 session=self._session,
                 metrics=self._metrics,
                 settings=self._settings,
+                faults=self._faults,
                 head_url=self._head_url,
             )
             self._queue: KeyedQueue[JobKey] = KeyedQueue(
@@ -131,7 +134,7 @@ class Operator:
         kopf.on.login(registry=registry)(self._login)
         namespaces = self._settings.watch_namespaces
         identity: Any = self._me  # kopf's own type for it is private
-        self._ages.started()
+        self._ages.started(self._cache.kinds)
         filled = asyncio.Event()
         parts: list[Coroutine[Any, Any, Any]] = [
             kopf.operator(
@@ -154,6 +157,17 @@ class Operator:
             self._pass(filled),
             self._tell_states(),
         ]
+        if self._faults is not None and self._settings.faults_namespace is not None:
+            parts.append(
+                keep_reading(
+                    self._kube,
+                    namespace=self._settings.faults_namespace,
+                    faults=self._faults,
+                    cache=self._cache,
+                    queue=self._queue,
+                    metrics=self._metrics,
+                )
+            )
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             done, _ = await asyncio.wait(

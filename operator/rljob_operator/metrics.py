@@ -73,6 +73,14 @@ class Metrics:
         )
         for reason in HANGS:
             self.failures.labels(reason)
+        self.chip_faults = Counter(
+            "rljob_chip_faults_total", "Chips of jobs' pods that began to warn or stop.", ["level"],
+            registry=registry,
+        )  # fmt: skip
+        self.faulty_chips = Gauge(
+            "rljob_faulty_chips", "Chips that are reported to warn or stop.", ["level"],
+            registry=registry,
+        )  # fmt: skip
         self.ray_seconds = Histogram(
             "ray_api_request_duration_seconds",
             "Duration of a request to Ray's Jobs API.",
@@ -114,6 +122,12 @@ class Metrics:
         """Ask the queue for its depth and its longest pass (seconds) at each scrape."""
         self.queue_depth.set_function(depth)
         self.queue_longest.set_function(longest)
+
+    def set_faulty_chips(self, counts: Mapping[str, int]) -> None:
+        """Replace the number of chips at each level; levels that are not named have none."""
+        self.faulty_chips.clear()
+        for level, count in counts.items():
+            self.faulty_chips.labels(level).set(count)
 
     def set_states(self, counts: Mapping[str, int]) -> None:
         """Replace the number of jobs in each state; states that are not named have none."""

@@ -74,7 +74,7 @@ class Settings:
         type=_whole(1, 86_400), metavar="N",
     )  # fmt: skip
     unreachable_seconds: int = _option(
-        JOBS, "how long a pod stays on a node that does not answer (%(default)s)", 30,
+        JOBS, "how long a pod stays on a node that does not answer (%(default)s)", 5,
         type=_whole(0, 86_400), metavar="N",
     )  # fmt: skip
     emulated_device_plugin: bool = _option(
@@ -84,6 +84,14 @@ class Settings:
     shared_memory: Literal["none", "host-path"] = _option(
         JOBS, "how pods of one node may share the dock's memory (%(default)s)", "none",
         choices=("none", "host-path"),
+    )  # fmt: skip
+    kueue: bool = _option(
+        JOBS, "jobs of scheduler kueue are Workloads of Kueue themselves, not their RayClusters", False,
+        action="store_true",
+    )  # fmt: skip
+    volcano: bool = _option(
+        JOBS, "make the PodGroups of jobs of scheduler volcano, which KubeRay then must not", False,
+        action="store_true",
     )  # fmt: skip
     network_policy: bool = _option(
         JOBS, "close a job's pods to everybody but themselves and the operator (yes)", True,
@@ -100,6 +108,10 @@ class Settings:
     watch_namespaces: tuple[str, ...] = _option(
         OPERATOR, "watch this namespace alone; may be repeated (all)", (),
         flag="--namespace", type=_namespace, metavar="NAME",
+    )  # fmt: skip
+    faults_namespace: str | None = _option(
+        OPERATOR, "namespace of MindCluster's reports of broken chips (none are read)", None,
+        type=_namespace, metavar="NAME",
     )  # fmt: skip
     operator_namespace: str = _option(
         OPERATOR, "where the operator's pods and their lease are (%(default)s)", "rljob-system",

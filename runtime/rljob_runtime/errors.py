@@ -2,6 +2,7 @@
 
 RljobError
 ├── ConfigError        the user's job or files cannot work; exit code 2
+│   └── PictureError   a picture of a row cannot be used
 ├── DockError          the transfer dock
 │   ├── DockTimeout    a wait ended at its deadline
 │   ├── DockFull       a warehouse stayed full until the producer's deadline
@@ -31,6 +32,12 @@ import re
 TIMED_OUT = re.compile(r"timed? ?out|within [\d.]+ s\b|was silent for", re.IGNORECASE)
 """In messages of torch's collectives and stores, and of ours about them."""
 
+CUT_OFF = re.compile(
+    r"is gone|closed by peer|connection (was )?(closed|reset)|broken pipe|actor (died|is unavailable)",
+    re.IGNORECASE,
+)
+"""In messages of whoever talked with a process that has ended."""
+
 
 class RljobError(Exception):
     """Base of all errors that rljob raises on purpose."""
@@ -38,6 +45,14 @@ class RljobError(Exception):
 
 class ConfigError(RljobError):
     """The user's job or files cannot work as written."""
+
+
+class PictureError(ConfigError):
+    """A picture of a row cannot be used. fault: the message without the row, for who tells that himself."""
+
+    def __init__(self, message: str, *, fault: str = "") -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class DockError(RljobError):

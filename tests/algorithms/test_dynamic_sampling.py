@@ -191,7 +191,7 @@ def test_steps_that_run_ahead_and_are_lost_are_all_drawn_again_but_for_the_one_t
 
     assert rounds.state().open_prompts == []
     rounds.start_over(trained=True)
-    rounds.trained([], [])
+    rounds.trained([])
 
     assert rounds.state().open_prompts == [7]
     rounds.begin(2)
@@ -227,6 +227,7 @@ class FakeStages:
 
     def start(self, calls, stages):
         calls.of_stage.update({stage: [] for stage in stages})
+        calls.devices.update({stage: [] for stage in stages})
 
     def draw(self):
         self.candidates.begin(1, replicas=1)

@@ -1,5 +1,8 @@
 """The step's samples drawn anew by their rewards, over the whole batch."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import pytest
 import torch
 
@@ -75,29 +78,28 @@ def test_as_many_samples_are_drawn_as_there_are_each_with_its_columns():
         assert group.scalars["advantage"].tolist() == (rewards - 0.25).tolist()
 
 
-def test_two_ranks_draw_together_what_one_draws():
-    groups = groups_of(REWARDS)
+@pytest.mark.parametrize("shares", [([1], [0]), ([1, 3, 0], [2])], ids=["even", "uneven"])
+def test_two_ranks_draw_together_what_one_draws(shares):
+    groups = groups_of([*REWARDS, [1.0, 0.0, 2.0], [0.0, 0.5, 0.5]][: sum(map(len, shares))])
     whole = drawn(groups, seed=11)
-    told = {}
+    met, told = Barrier(2, timeout=60), [torch.zeros(0)] * 2
 
-    def draw(rank, order, others):
-        """One rank's groups; others: what the other rank told, call by call."""
-        calls = iter(others)
-
+    def draw(rank):
         def add_up(values):
-            told.setdefault(rank, []).append(values.clone())
-            values += next(calls, torch.zeros_like(values))
+            told[rank] = values.clone()
+            met.wait()
+            values.copy_(told[0] + told[1])
+            met.wait()
 
-        return reweighted(
-            [groups[i] for i in order], BatchReweighting(), seed=11, share=(rank, 2), add_up=add_up
-        )
+        own = [groups[place] for place in shares[rank]]
+        return reweighted(own, BatchReweighting(), seed=11, share=(rank, 2), add_up=add_up)
 
-    draw(0, [1], []), draw(1, [0], [])  # only to hear what each rank tells
-    heard = {rank: list(values) for rank, values in told.items()}
-    parts = [draw(0, [1], heard[1])[0], draw(1, [0], heard[0])[0]]
+    with ThreadPoolExecutor(2) as ranks:
+        found = list(ranks.map(draw, range(2)))
 
-    numbers = [[int(token) for token in part.responses] for part in parts]
-    assert numbers == [whole[1], whole[0]]
+    for own, places in zip(found, shares, strict=True):
+        numbers = [[int(token) for token in group.responses] for group in own]
+        assert numbers == [whole[place] for place in places]
 
 
 def test_a_batch_without_any_reward_is_drawn_evenly():

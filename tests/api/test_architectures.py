@@ -13,6 +13,16 @@ from rljob_api.model.architecture import BUILTINS, find_shape, read_shape
 from rljob_api.spec.problems import InvalidJob
 from rljob_api.spec.workload import Model
 
+VISION = {
+    "depth": 2,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "patch_size": 4,
+    "out_hidden_size": 64,
+    "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [0],
+}
+TOWER = {"model_type": "qwen3_vl", "vision_config": VISION}
 PAPER = Path(__file__).parents[2] / "examples" / "paper"
 
 PUBLISHED = [json.loads(file.read_text()) for file in sorted(PAPER.glob("models/*/config.json"))]
@@ -40,6 +50,36 @@ def test_published_models_have_as_many_parameters_as_in_transformers(config):
 
 def test_smollm2_has_134_515_008_parameters():
     assert BUILTINS["smollm2-135m-instruct"].total().total == 134_515_008
+
+
+def test_published_models_with_a_tower_have_the_parameters_that_they_are_published_with():
+    tower = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "patch_size": 14}
+    text = {
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152064,
+    }
+    vision = {"vision_config": tower | {"out_hidden_size": 3584}}
+    large = read_shape({"model_type": "qwen2_5_vl", **text, **vision}, name="7B")
+
+    tower = {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "patch_size": 16}
+    more = {"num_position_embeddings": 2304, "deepstack_visual_indexes": [5, 11, 17]}
+    text = {
+        "hidden_size": 2560,
+        "intermediate_size": 9728,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 151936,
+    }
+    parts = {"text_config": text, "vision_config": tower | more | {"out_hidden_size": 2560}}
+    small = read_shape({"model_type": "qwen3_vl", "tie_word_embeddings": True, **parts}, name="4B")
+
+    assert large.total().total + large.tower == 8_292_166_656
+    assert small.total().total + small.tower == 4_437_815_808
 
 
 def test_tiny_is_the_model_that_the_runtime_makes():
@@ -71,6 +111,14 @@ def test_a_model_of_an_unknown_family_has_no_shape(tmp_path):
         (
             json.dumps(SMALL | {"model_type": "llama", "num_hidden_layers": 10**12}),
             "num_hidden_layers is 1000000000000; must be a whole number from 1 to 1024",
+        ),
+        (
+            json.dumps(SMALL | {"model_type": "qwen3_vl"}),
+            "vision_config is None; must be a mapping",
+        ),
+        (
+            json.dumps(SMALL | TOWER | {"vision_config": VISION | {"depth": 10**6}}),
+            "depth is 1000000; must be a whole number from 1 to 1024",
         ),
     ],
 )
@@ -153,6 +201,25 @@ UPDATE, ROLLOUT = "spec.update.parallelism", "spec.rollout.parallelism"
             "is int8, which engine: vllm has for dense models, and this one has 8 experts; use none",
         ),
         ({}, {"spec.rollout.topK": 321}, "spec.rollout.topK", "is 321, more than the model's 320"),
+        (
+            TOWER,
+            {"spec.rollout": {"engine": "mine.engine"}},
+            "spec.rollout.engine",
+            "is mine.engine, which has no models with a vision tower (qwen3_vl); use torch or vllm",
+        ),
+        (
+            {"head_dim": 24},
+            {"spec.rollout": {"engine": "vllm"}},
+            "spec.rollout.engine",
+            "is vllm, whose attention on CPU has heads of 32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512 "
+            "features, and the model's have 24; use torch",
+        ),
+        (
+            TOWER,
+            {"spec.update": {"engine": "megatron"}},
+            "spec.update.engine",
+            "is megatron, which has no models with a vision tower (qwen3_vl); use torch",
+        ),
     ],
 )
 def test_degrees_must_divide_the_model(job, config, changes, path, fragment):

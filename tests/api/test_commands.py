@@ -51,7 +51,9 @@ def test_validate_notes_what_only_plan_can_do_and_a_model_that_lies_elsewhere(rl
 
     assert result.exit_code == 0
     engine, model = result.stderr.splitlines()
-    assert engine.startswith("note: spec.update.engine: is mindspeed; rljob run cannot do that yet")
+    assert engine == (
+        "note: spec.update.engine: is mindspeed with spec.accelerator.type: emulated; use megatron"
+    )
     assert model.startswith(
         "note: on this machine: spec.model.path: /models/elsewhere/config.json does not exist"
     )
@@ -217,20 +219,27 @@ def test_plan_of_pairs_says_which_steps_have_no_inference():
 
 def test_run_refuses_by_name_what_it_cannot_do(job):
     changes = {
-        "spec.accelerator": {"type": "ascend910b", "devicesPerNode": 8},
+        "spec.accelerator": {"devicesPerNode": 8},
         "spec.update": {"engine": "mindspeed", "dtype": "bfloat16"},
         "spec.rollout": {"engine": "vllm", "parallelism": {"pipeline": 2, "expert": 2}},
-        "spec.resharding.strategy": "allgather-swap",
     }
 
     found = {problem.path: problem.message for problem in refusals(job(changes))}
 
-    assert found["spec.accelerator.type"].startswith("is ascend910b; rljob run cannot do that yet")
-    assert found["spec.update.engine"].endswith("use megatron")
+    adapted = "is mindspeed with spec.accelerator.type: emulated; use megatron"
+    assert found["spec.update.engine"] == adapted
     told = found["spec.rollout.parallelism.pipeline"]
     assert told.startswith("is 2 with engine vllm; rljob run cannot do that yet")
     assert told.endswith("use 1, or spec.rollout.engine: torch")
-    assert len(found) == 5
+    assert len(found) == 3
+
+
+def test_megatron_runs_on_npus_with_its_adaptor_alone(job):
+    npus = {"spec.accelerator": {"type": "ascend910b", "devicesPerNode": 8}}
+
+    assert refusals(job({**npus, "spec.update": {"engine": "mindspeed"}})) == []
+    (problem,) = refusals(job({**npus, "spec.update": {"engine": "megatron"}}))
+    assert problem.message == "is megatron with spec.accelerator.type: ascend910b; use mindspeed"
 
 
 @pytest.mark.parametrize("degrees", [{"expert": 2, "zero": 2}, {"zero": 3}])
@@ -266,6 +275,18 @@ def test_run_takes_separated_devices_on_several_nodes_with_vllm(job):
     assert refusals(job(changes)) == []
 
 
+def test_run_refuses_separated_npus(job):
+    changes = {
+        "spec.accelerator": {"type": "ascend910b", "devicesPerNode": 8},
+        "spec.placement": {"mode": "separated", "updateDevices": 4},
+    }
+
+    (problem,) = refusals(job(changes))
+
+    assert problem.path == "spec.placement.mode"
+    assert problem.message.endswith("rljob run cannot do that yet (rljob plan can); use colocated")
+
+
 @pytest.mark.parametrize("strategy", ["allgather", "allgather-swap"])
 def test_run_swaps_only_where_a_process_has_both_layouts(job, strategy):
     chosen = {"spec.resharding": {"strategy": strategy}}
@@ -293,21 +314,32 @@ def test_run_swaps_only_where_a_process_has_both_layouts(job, strategy):
     assert problem.message.endswith("; use stream")
 
 
-def test_vllm_on_several_devices_streams_and_a_plan_for_it_is_refused_with_the_reason(rljob):
+@pytest.mark.parametrize("engine", ["torch", "megatron"])
+def test_vllm_on_several_devices_takes_slices_by_a_plan(rljob, engine):
     shared = {
+        "spec.update.engine": engine,
         "spec.accelerator.devicesPerNode": 2,
         "spec.rollout": {"engine": "vllm", "parallelism": {"tensor": 2}},
     }
-    swapped = {**shared, "spec.resharding": {"strategy": "allgather-swap"}}
+
+    planned = rljob("validate", {**shared, "spec.resharding": {"strategy": "allgather-swap"}})
+
+    assert planned.exit_code == 0 and "note" not in planned.stderr
+    assert "Resharding (allgather-swap)" in rljob("plan", shared).stdout
+
+
+def test_a_plan_for_the_engine_of_a_package_is_refused_with_the_reason(rljob):
+    packaged = {"spec.rollout": {"engine": "acme.sampler"}}
+    swapped = {**packaged, "spec.resharding": {"strategy": "allgather-swap"}}
 
     streamed, noted, refused = (
-        rljob("validate", shared), rljob("validate", swapped), rljob("run", swapped)
+        rljob("validate", packaged), rljob("validate", swapped), rljob("run", swapped)
     )  # fmt: skip
 
-    assert streamed.exit_code == 0 and "note" not in streamed.stderr
+    assert streamed.exit_code == 0 and "is allgather-swap" not in streamed.stderr
     told = (
-        "spec.resharding.strategy: is allgather-swap with spec.rollout.engine: vllm (which keeps its weights "
-        "in a form of its own); rljob run cannot do that yet (rljob plan can); use stream, or "
+        "spec.resharding.strategy: is allgather-swap with spec.rollout.engine: acme.sampler (which keeps its "
+        "weights in a form of its own); rljob run cannot do that yet (rljob plan can); use stream, or "
         "spec.rollout.engine: torch"
     )
     assert noted.exit_code == 0 and f"note: {told}" in noted.stderr
@@ -316,14 +348,17 @@ def test_vllm_on_several_devices_streams_and_a_plan_for_it_is_refused_with_the_r
 
 def test_the_plan_says_which_strategy_runs(rljob):
     assert "Resharding (allgather-swap)" in rljob("plan").stdout
-    assert "Resharding (stream)" in rljob("plan", {"spec.rollout": {"engine": "vllm"}}).stdout
+    rounded = {"spec.rollout": {"quantization": "int8"}}
+    assert "Resharding (stream)" in rljob("plan", rounded).stdout
 
 
 def test_run_starts_nothing_for_a_job_that_only_plan_takes():
     result = CliRunner().invoke(app, ["run", str(PAPER / "deepseek-r1-671b.yaml")])
 
     assert result.exit_code == 2
-    assert "spec.accelerator.type: is ascend910c; rljob run cannot do that yet" in result.stderr
+    assert "spec.rollout.parallelism.expert: is 64 with engine vllm; rljob run cannot" in (
+        result.stderr
+    )
 
 
 def test_run_without_the_model_starts_nothing(rljob):

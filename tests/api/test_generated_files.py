@@ -7,7 +7,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import yaml
 
 from rljob_api.check.scale_rules import COUNT_PATH
 from rljob_api.check.yaml_text import parse_yaml
@@ -82,7 +81,20 @@ def test_the_api_server_fixes_what_a_resumed_run_must_share():
         if any(r["rule"] == "self == oldSelf" for r in schema.get("x-kubernetes-validations", []))
     }
 
-    assert set(spec["properties"]) - fixed == set(cel.MUTABLE)
+    assert set(spec["properties"]) - fixed == {*cel.MUTABLE, *cel.LAYOUT}
+
+
+def test_of_sections_with_a_layout_every_other_field_is_fixed():
+    spec = crd.resource_schema()["properties"]["spec"]
+
+    for key, parts_that_move in cel.LAYOUT.items():
+        section = spec["properties"][key]
+        assert set(parts_that_move) <= set(section["properties"]), key
+        rules = [rule["rule"] for rule in section.get("x-kubernetes-validations", [])]
+        held = next((rule for rule in rules if "oldSelf" in rule), "")
+        fixed = set(re.findall(r"has\(oldSelf\.(\w+)\)", held))
+        assert fixed == (set(section["properties"]) - set(parts_that_move) if held else set()), key
+        assert bool(held) == bool(parts_that_move and key not in cel.MUTABLE), key
 
 
 def test_rules_name_keys_that_exist():
@@ -97,16 +109,34 @@ def test_rules_name_keys_that_exist():
                 assert set(names) <= known, rule
 
 
+def test_versions_differ_by_name_and_storage_alone():
+    newest, stored = crd.crd()["spec"]["versions"]
+
+    assert (newest.pop("name"), newest.pop("storage")) == ("v1beta1", False)
+    assert (stored.pop("name"), stored.pop("storage")) == ("v1alpha1", True)
+    assert newest == stored
+
+
 def test_columns_are_those_that_users_look_for():
-    (version,) = crd.crd()["spec"]["versions"]
+    version = crd.crd()["spec"]["versions"][0]
 
     names = [column["name"] for column in version["additionalPrinterColumns"]]
 
-    assert names == ["Phase", "Step", "Reward", "Tokens/s", "Devices", "Restarts", "Age"]
+    assert names == [
+        "Phase",
+        "Step",
+        "Reward",
+        "Tokens/s",
+        "Devices",
+        "Restarts",
+        "Age",
+        "Spares",
+        "Chips healthy",
+    ]
 
 
 def test_kubectl_scale_sets_a_field_that_exists_and_may_change():
-    (version,) = crd.crd()["spec"]["versions"]
+    version = crd.crd()["spec"]["versions"][0]
     root = version["schema"]["openAPIV3Schema"]
 
     scale = version["subresources"]["scale"]
@@ -123,7 +153,7 @@ def test_kubectl_scale_sets_a_field_that_exists_and_may_change():
 
 @pytest.mark.parametrize("file", JOBS, ids=lambda file: file.stem)
 def test_examples_are_valid_under_the_schema_that_the_api_server_uses(file):
-    schema = yaml.safe_load(crd.crd_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema = crd.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
     job = parse_yaml(file.read_text(), name=file.name)
 

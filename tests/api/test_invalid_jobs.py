@@ -14,7 +14,11 @@ SEPARATED = {DEVICES: 4, "spec.placement.mode": "separated"}
 
 ONE_SECTION = [
     # changes, path, fragments of the message
-    ({"apiVersion": "rljob.io/v1"}, "apiVersion", "'rljob.io/v1'; must be 'rljob.io/v1alpha1'"),
+    (
+        {"apiVersion": "rljob.io/v1"},
+        "apiVersion",
+        "'rljob.io/v1'; did you mean 'rljob.io/v1beta1'? Legal values: rljob.io/v1beta1, rljob.io/v1alpha1",
+    ),
     ({"kind": "RayJob"}, "kind", "'RayJob'; must be 'RLJob'"),
     ({"kind": ...}, "kind", "is missing"),
     ({"metadata.name": "Upper_case"}, "metadata.name", "'Upper_case'; use small letters, digits"),
@@ -107,7 +111,8 @@ ACROSS = [
     (
         {"spec.data": {"source": {"name": "acme.words"}, "jsonl": {"path": "a"}}},
         "spec.data",
-        "has jsonl and source; give exactly one of reasoningGym, jsonl, source, environment and preferences",
+        "has jsonl and source; give exactly one of reasoningGym, drawn, jsonl, parquet, source, environment "
+        "and preferences",
     ),
     ({"spec.rollout.params": {}}, "spec.rollout.params", "has no use with engine torch"),
     (
@@ -121,6 +126,16 @@ ACROSS = [
     ({"spec.data.chat": True}, "spec.data.chat", "tiny has no chat template"),
     ({"spec.data": JSONL}, "spec.rewards[0].type", "dataset needs spec.data.reasoningGym"),
     ({"spec.rewards.0.type": "regex"}, "spec.rewards[0].pattern", "is missing; type regex needs"),
+    (
+        {"spec.rewards": [{"name": "a", "type": "exact", "pattern": {"pattern": "x"}}]},
+        "spec.rewards[0].pattern",
+        "has no use with type exact",
+    ),
+    (
+        {"spec.rewards": [{"name": "a", "type": "boxes", "pattern": {"pattern": "x", "group": 1}}]},
+        "spec.rewards[0].pattern.group",
+        "is 1, but the pattern has 0 capture groups",
+    ),
     ({"spec.rewards.0.type": "python"}, "spec.rewards[0].python", "is missing; type python needs"),
     (
         {"spec.rewards.0.python": {"path": "r.py"}},
@@ -241,6 +256,33 @@ ACROSS = [
         f"{UPDATE}.zero",
         "does not go with expert 2; use 0, 1 or 2, or expert: 1",
     ),
+    (
+        {DEVICES: 4, "spec.update.redundancy": "peer"},
+        "spec.update.redundancy",
+        "is peer, but with data 4, context 1 and zero 0 no device holds anything alone: others give its "
+        "state to whoever replaces it; use none, or zero: 1, 2 or 3",
+    ),
+    (
+        {"spec.update.redundancy": "peer"},
+        "spec.update.redundancy",
+        "is peer, but one device trains, and no other has room for its copy; use host, or more devices",
+    ),
+    (
+        {"spec.resharding.deltas": True, "spec.rollout.dtype": "bfloat16"},
+        "spec.resharding.deltas",
+        "is true with placement.mode colocated, whose devices have both versions",
+    ),
+    (
+        {
+            DEVICES: 2,
+            "spec.resharding.deltas": True,
+            "spec.placement.mode": "separated",
+            "spec.update.dtype": "float32",
+            "spec.rollout.dtype": "float32",
+        },
+        "spec.resharding.deltas",
+        "in which nearly all items change in a step; set one of them to bfloat16",
+    ),
     ({DEVICES: 4, f"{ROLLOUT}.data": 2}, ROLLOUT, "is 2, but there are 4 devices"),
     ({"spec.checkpoint.keepBest": True}, "spec.checkpoint.keepBest", "nothing is evaluated"),
     (
@@ -280,6 +322,11 @@ ACROSS = [
         },
         "spec.checkpoint.keep",
         "is 2, but spec.guards.truncation rolls back over 6 steps and checkpoints are 2 steps apart; use 4",
+    ),
+    (
+        {"spec.stragglers": {"action": "replace"}, "spec.rollout.engine": "acme.words"},
+        "spec.stragglers.action",
+        "is replace, but colocated devices cannot make the engine acme.words a second time when they meet",
     ),
     (
         {DEVICES: 4, f"{ROLLOUT}": {"tensor": 2, "expert": 8}},

@@ -27,7 +27,11 @@ def test_a_job_without_tools_says_nothing_of_them(job) -> None:
 @pytest.mark.parametrize(
     ("changes", "path", "message"),
     [
-        ({"spec.rollout.maxTurns": 3}, "spec.rollout.maxTurns", "without spec.rollout.tools and"),
+        (
+            {"spec.rollout.maxTurns": 3},
+            "spec.rollout.maxTurns",
+            "without spec.rollout.tools, spec.data.env",
+        ),
         (TOOLS | {"spec.rollout.maxTurns": 1}, "spec.rollout.maxTurns", "must be at least 2"),
         ({PATH: [CALC, CALC]}, f"{PATH}[1].name", "'calc' is taken by an earlier tool; rename"),
         ({PATH: [CALC | {"name": "result"}]}, f"{PATH}[0].name", "is the tag of answers; rename"),

@@ -9,6 +9,7 @@ from rljob_api.spec.engines import MAX_STALENESS
 from rljob_api.spec.section import parse_quantity
 from rljob_api.topology.devices import Mesh, Pods, Roles, pods, roles, rollout_mesh, update_mesh
 from rljob_api.topology.resolved import ResolvedJob, resolve
+from rljob_api.topology.second_copies import copied_parts
 
 DEVICES = "spec.accelerator.devicesPerNode"
 
@@ -106,8 +107,10 @@ def test_no_default_bound_is_beyond_what_may_be_said(job):
     ("changes", "strategy"),
     [
         ({}, "allgather-swap"),
-        ({"spec.rollout": {"engine": "vllm"}}, "stream"),
-        ({"spec.update": {"engine": "mindspeed"}}, "stream"),
+        ({"spec.rollout": {"engine": "vllm"}}, "allgather-swap"),
+        ({"spec.rollout": {"engine": "acme.sampler"}}, "stream"),
+        ({"spec.update": {"engine": "mindspeed"}}, "allgather-swap"),
+        ({"spec.update": {"engine": "acme.trainer"}}, "stream"),
         ({"spec.rollout": {"quantization": "int8"}}, "stream"),
         ({DEVICES: 2, "spec.placement": {"mode": "separated", "updateDevices": 1}}, "allgather"),
         ({"spec.resharding": {"strategy": "allgather"}}, "allgather"),
@@ -118,6 +121,21 @@ def test_weights_go_by_a_plan_where_processes_hold_them_unless_the_job_says_othe
     job, changes, strategy
 ):
     assert resolve(job(changes)).spec.resharding.strategy == strategy
+
+
+def test_second_copies_are_of_both_models_that_are_trained(job):
+    changes = {
+        "spec.accelerator.devicesPerNode": 2,
+        "spec.algorithm": {"name": "ppo"},
+        "spec.update": {"redundancy": "peer", "parallelism": {"zero": 1}},
+        "spec.critic": {"parallelism": {"zero": 3}},
+    }
+
+    found = copied_parts(resolve(job(changes)).spec)
+
+    assert found == ["policy/state", "critic/weights", "critic/state"]
+    changes["spec.update"] = {"parallelism": {"zero": 1}}
+    assert copied_parts(resolve(job(changes)).spec) == []
 
 
 def test_a_resolved_job_is_what_its_own_manifest_says(job):

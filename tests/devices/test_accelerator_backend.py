@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from rljob_runtime.devices.accelerator import AcceleratorBackend
+from rljob_runtime.devices.collective_notes import GroupNotes
 from rljob_runtime.devices.memory_ledger import MemoryKind
+from rljob_runtime.devices.own_time import Passes
 from rljob_runtime.errors import DeviceMemoryError
 
 CPU = torch.device("cpu")
@@ -19,6 +21,7 @@ class FakeModule:
     def __init__(self):
         self.calls = []
         self.allocated = 0
+        self.timed = 0
 
     def set_device(self, device):
         self.calls.append(f"set {device}")
@@ -41,11 +44,15 @@ class FakeModule:
     def Stream(self):
         return FakeStream(self, "side")
 
-    def Event(self):
-        return SimpleNamespace(
+    def Event(self, enable_timing=False):
+        event = SimpleNamespace(
             record=lambda stream: self.calls.append(f"event on {stream.name}"),
             synchronize=lambda: self.calls.append("host waits for event"),
         )
+        if enable_timing:
+            event.number = self.timed = self.timed + 1
+            event.elapsed_time = lambda later: 1000.0 * (later.number - event.number)
+        return event
 
     @contextmanager
     def stream(self, stream):
@@ -110,6 +117,20 @@ def test_set_up_repeats_what_the_device_draws(backend, module):
 
     assert module.calls == ["set cpu", "seed 5"]
     assert torch.get_deterministic_debug_mode() == 1  # warns, as not all operations have a form
+
+
+def test_own_time_is_the_streams_since_the_host_runs_ahead(backend, module):
+    backend.set_up(seed=5, num_threads=1)
+    module.calls.clear()
+    passes = Passes()
+    with passes.one(8), GroupNotes("pair", rank=0, size=2).whole("all_reduce"):
+        module.calls.append("the stream waits")
+
+    ends = ["event on main"] * 2
+    assert module.calls == [*ends, "the stream waits", *ends]
+    assert (
+        passes.seconds() == 2.0
+    )  # of three from the first event to the fourth, one in the collective
 
 
 def test_copies_beside_the_computation_begin_after_it_and_end_before_what_follows(backend, module):

@@ -74,7 +74,7 @@ def test_hccl_groups_keep_the_buffer_that_they_are_given(monkeypatch):
 
     options = backend.group_options(buffer_mib=32)
 
-    assert backend.collectives == "hccl"
+    assert backend.collectives == "cpu:gloo,npu:hccl"
     assert isinstance(options, Options)
     assert options.hccl_config == {"hccl_buffer_size": 32}
     assert backend.group_options() is None  # HCCL_BUFFSIZE of the pod holds

@@ -61,6 +61,8 @@ def test_shared_storage_counts_once_under_its_first_kind():
     ledger.track(MemoryKind.ROLLOUT_WEIGHTS, [tensor])
 
     assert ledger.report().kind_bytes == {"update weights": 1024}
+    assert ledger.kind_of(tensor[3:]) == WEIGHTS
+    assert ledger.kind_of(torch.zeros(1)) is None
 
 
 def test_a_storage_resized_to_nothing_is_released_and_counts_again_when_it_returns():

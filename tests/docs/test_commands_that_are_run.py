@@ -37,13 +37,13 @@ RUN = [c for c in COMMANDS if c.words[1] in OF_JOBS or of_a_folder(c)]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The examples, a job and three runs that have ended."""
+    """The examples, a job and seven runs that have ended."""
     root = tmp_path_factory.mktemp("checkout")
     (root / "examples").symlink_to(ROOT / "examples")
     shutil.copy(ROOT / "examples" / "quickstart.yaml", root / "job.yaml")
     resolved = resolve(load_job(root / "job.yaml"))
     job = resolved.model_dump(mode="json", by_alias=True, exclude_none=True)
-    for seed, name in enumerate(("NAME", "A", "B")):
+    for seed, name in enumerate(("NAME", *"ABCDEF")):
         run = root / "runs" / name
         run.mkdir(parents=True)
         (run / "rljob.yaml").write_text(yaml.safe_dump(job))

@@ -15,7 +15,7 @@ from rljob_api.spec.rljob import RLJobSpec
 
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 KEYS = {field.alias or name for name, field in RLJobSpec.model_fields.items()}
-SOURCES = {"reasoningGym", "jsonl", "source", "preferences", "environment"}
+SOURCES = {"reasoningGym", "drawn", "jsonl", "parquet", "source", "preferences", "environment"}
 BLOCKS = [block for page in PAGES for block in blocks_of(page) if block.language == "yaml"]
 
 
@@ -46,6 +46,8 @@ def around(part: dict[str, Any]) -> dict[str, Any]:
         del spec["data"]
     if part.get("data", {}).get("chat"):
         spec["model"] = {"builtin": "smollm2-135m-instruct"}
+    if "path" in part.get("model", ()):
+        del spec["model"]
     if "preferences" in part.get("data", ()):
         del spec["rewards"]
     return job | {"spec": spec}
@@ -79,7 +81,10 @@ def test_every_other_block_is_known() -> None:
 
     assert others == {
         "README.md": "RLJob",
+        "docs/ascend.md": "Pod",
         "docs/device-plugin.md": "emulatedDevicePlugin",
+        "docs/lifecycle.md": "integrations",
+        "docs/operator.md": "faults",
     }
 
 

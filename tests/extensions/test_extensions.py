@@ -1,5 +1,6 @@
 """What a job may name of an installed package, and what is said where that does not work."""
 
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from example_plugin import PLUGIN, path_with
+from PIL import Image
 
 from rljob_api.check.load import load_job, read_job
 from rljob_api.check.run_rules import refusals
@@ -17,6 +19,7 @@ from rljob_runtime.extensions import Kind, Use, load, missing, packages
 from rljob_runtime.rollout.rollout_table import make_rollout
 from rljob_runtime.run.run_request import spec_digest
 from rljob_runtime.task.data.data_problems import data_problems
+from rljob_runtime.task.data.source import list_of
 from rljob_runtime.task.rewards.requests import RewardRequest
 from rljob_runtime.task.rewards.scorers import make_scorer
 
@@ -192,6 +195,27 @@ def test_what_a_data_source_gives_is_checked_before_the_run(
     assert told in problem
 
 
+def test_items_of_a_data_source_have_pictures_as_bytes_or_in_the_folder_of_the_job(
+    package: Any, tmp_path: Path
+) -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", (4, 3)).save(stream, "PNG")
+    (tmp_path / "own.png").write_bytes(stream.getvalue())
+    package(
+        "def make(params, base_dir):\n"
+        "    drawn = (base_dir / 'own.png').read_bytes()\n"
+        "    return [{'question': '<image>' * 2, 'answer': 'b', 'images': [drawn, 'own.png']}]",
+        DATA="acme.d",
+    )
+    data = Data.model_validate({"source": {"name": "acme.d"}})
+
+    assert data_problems(data, base_dir=tmp_path, tower=True) == []
+    (question,) = list_of(data, tmp_path, tower=True)
+    assert [picture.size for picture in question.pictures] == [(4, 3), (4, 3)]
+    (problem,) = data_problems(data, base_dir=tmp_path)
+    assert "item 0 has pictures (images), and this job is trained on text alone" in str(problem)
+
+
 def test_a_data_source_gets_its_parameters_and_the_folder_of_the_job(
     package: Any, tmp_path: Path
 ) -> None:
@@ -205,7 +229,9 @@ def test_a_data_source_gets_its_parameters_and_the_folder_of_the_job(
     assert _data(tmp_path, hint="b") == []
 
 
-def test_rljob_run_takes_the_update_engine_of_a_package_and_still_refuses_mindspeed() -> None:
+def test_rljob_run_takes_the_update_engine_of_a_package_and_refuses_mindspeed_without_npus() -> (
+    None
+):
     assert refusals(job(**BUILT_IN, update={"engine": "acme.e"})) == []
     assert [p.path for p in refusals(job(**BUILT_IN, update={"engine": "mindspeed"}))] == [
         "spec.update.engine"

@@ -160,9 +160,10 @@ def test_all_linear_targets_every_matrix_that_a_job_may_name(
 
 
 def test_saved_adapters_come_back_bit_for_bit(save: Callable[[str], Path], tmp_path: Path) -> None:
-    held, _ = adapted(save("qwen3"))
+    path = save("qwen3")
+    held, _ = adapted(path)
 
-    save_adapter(held.whole_adapters(), ALL, base=tmp_path, folder=tmp_path / "adapter")
+    save_adapter(held.whole_adapters(), ALL, base=path, folder=tmp_path / "adapter")
 
     expected = dict(held.whole_adapters())
     stored = read_adapter(tmp_path / "adapter", {name: t.shape for name, t in expected.items()})

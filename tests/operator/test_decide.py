@@ -1,5 +1,6 @@
 """What follows what: one decision each, on a world that is written down in full."""
 
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from cluster_jobs import make_job
 
 from rljob_api.spec.guards import AlarmReport, Guards
 from rljob_api.spec.problems import Problem
-from rljob_api.spec.status import Progress, RayClusterStatus, RLJobStatus
+from rljob_api.spec.status import LastCheckpoint, Progress, RayClusterStatus, RLJobStatus
+from rljob_api.topology.fewer_replicas import ReplicasReport
 from rljob_api.topology.resolved import resolve
 from rljob_operator.build.identity import Identity
 from rljob_operator.decide.decide import decide
@@ -28,7 +30,7 @@ from rljob_operator.decide.model import (
     StopSubmission,
     Submit,
 )
-from rljob_operator.driver.progress import ask_driver, ask_stacks
+from rljob_operator.driver.progress import ask_checkpoint, ask_driver, ask_stacks
 from rljob_operator.driver.ray_jobs import RayJob, RayJobStatus
 from rljob_operator.reconcile.reconcile import new_failure
 from rljob_runtime.record.checkpoint import CheckpointStore
@@ -65,6 +67,7 @@ def status_server(folder: Path, stacks: StacksRequests) -> StatusServer:
         figures=RunFigures(),
         run=LocalRun(folder),
         stacks=stacks,
+        save=threading.Event(),
         host="127.0.0.1",
     )
 
@@ -314,6 +317,34 @@ def test_a_disruption_does_not_count() -> None:
     assert not holds(status, "Failed")
 
 
+def test_the_driver_of_a_head_that_somebody_deletes_has_the_pods_time_for_a_checkpoint() -> None:
+    going = replace(running(), pods=pods(deleting_since=NOW + 30, disrupted=True))
+
+    waits, over = decide(going, NOW), decide(going, NOW + 31)
+    ended = decide(with_driver(going, RayJobStatus.FAILED, 3), NOW + 1)
+
+    assert (waits.actions, waits.status.attempt, waits.again) == ((), 0, 1.0)
+    for decision in (over, ended):
+        assert decision.actions == (DeleteCluster(cluster="job-0"),)
+        assert (decision.status.attempt, decision.status.restarts) == (1, 0)
+
+
+def test_a_raycluster_that_kueue_suspends_stays_and_counts_as_no_restart() -> None:
+    seen = replace(running(), cluster=Cluster(name="job-0", uid="c", suspended=True))
+
+    stopping = decide(replace(seen, pods=pods(deleting_since=NOW + 30)), NOW)
+    evicted = replace(seen, pods=(), ray=RayAnswer(reached=False))
+    gone = decide(evicted, NOW + 9)
+    waiting = decide(after(evicted), NOW + 10)
+
+    assert (stopping.actions, stopping.status.attempt) == ((), 0)
+    assert (gone.actions, gone.status.attempt, gone.status.restarts) == ((), 1, 0)
+    assert gone.status.ray_cluster == RayClusterStatus(name="job-0", uid="c")
+    assert waiting.actions == ()
+    told = condition(waiting.status, "ClusterReady")
+    assert told is not None and "suspended: it waits for Kueue" in told.message
+
+
 def test_restarts_over_the_limit_fail_the_job_with_the_last_reason() -> None:
     seen = with_driver(running(backoffLimit=0), RayJobStatus.FAILED, exit_code=1)
 
@@ -354,6 +385,27 @@ def test_alarms_are_a_condition_from_the_first_one_on() -> None:
     assert (after.status, after.reason) == ("False", "NoAlarm")
     unasked = decide(replace(running(), status=raised.status), NOW + 9)
     assert holds(unasked.status, "GuardAlarm")
+
+
+def test_devices_that_training_goes_on_without_are_a_condition_and_end_no_attempt() -> None:
+    one = ReplicasReport(step=9, live=1, wanted=2, left_out=[1], hosts=["worker-b"])
+    calm = decide(replace(running(), replicas=ReplicasReport(step=0, live=2, wanted=2)), NOW)
+    seen = replace(running(), pods=tuple(p for p in running().pods if p.role != "worker"))
+    fewer = decide(replace(seen, replicas=one), NOW)
+    both = ReplicasReport(step=20, live=2, wanted=2)
+    again = decide(replace(running(), status=fewer.status, replicas=both), NOW + 99)
+
+    assert condition(calm.status, "FewerReplicas") is None
+    told = condition(fewer.status, "FewerReplicas")
+    assert told is not None
+    assert (told.status, told.reason) == ("True", "DevicesMissing")
+    assert told.message == "1 of 2 replicas train since step 9, without device 1 (worker-b)"
+    assert [e.warning for e in fewer.events if e.reason == "DevicesMissing"] == [True]
+    assert holds(fewer.status, "Running")
+    assert fewer.status.attempt == running().status.attempt
+    after = condition(again.status, "FewerReplicas")
+    assert after is not None
+    assert (after.status, after.reason) == ("False", "AllReplicasTrain")
 
 
 async def test_the_condition_says_what_a_driver_tells_of_its_alarms(tmp_path: Path) -> None:
@@ -559,6 +611,25 @@ async def test_a_driver_that_is_asked_tells_what_it_was_doing_and_where_its_stac
     assert asked == [("progress", "no step")]
 
 
+async def test_a_driver_takes_up_that_it_is_to_save_and_who_refuses_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = status_server(tmp_path, StacksRequests())
+    url = f"http://127.0.0.1:{server.port}"
+    async with aiohttp.ClientSession() as session:
+        await ask_checkpoint(session, url, "another")
+        refused = server.save.is_set()
+        await ask_checkpoint(session, url, "token")
+        taken_up = server.save.is_set()
+        server.close()
+        await ask_checkpoint(session, url, "token")
+
+    assert (refused, taken_up) == (False, True)
+    wrong_token, gone = [record.getMessage() for record in caplog.records]
+    assert wrong_token == "checkpoint refused by the driver: 401"
+    assert gone.startswith("checkpoint: the driver gave no answer (")
+
+
 def test_success_frees_the_devices_and_keeps_the_head() -> None:
     done = after(with_driver(running(), RayJobStatus.SUCCEEDED))
 
@@ -621,6 +692,14 @@ def test_suspension_stops_the_driver_then_releases_the_pods_then_says_so() -> No
     assert third.actions == ()
     assert (third.status.phase, holds(third.status, "Suspended")) == ("Suspended", True)
     assert third.status.restarts == 0
+
+
+def test_the_checkpoint_that_a_suspended_driver_told_is_kept_behind_its_end() -> None:
+    left = LastCheckpoint(step=7, path="/runs/step-7", time="2026-01-01T00:00:00Z")
+    told = after(replace(running(suspend=True), checkpoint=left))
+    ended = with_driver(replace(told, checkpoint=None), RayJobStatus.STOPPED)
+
+    assert decide(ended, NOW + 1).status.last_checkpoint == left
 
 
 def test_a_driver_that_does_not_stop_loses_its_pods_all_the_same() -> None:

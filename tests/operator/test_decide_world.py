@@ -1,7 +1,8 @@
 """Decisions against a world that fails: pods die, the operator dies between two actions, Ray is silent.
 
 The world keeps what a cluster would keep. After every rule: at most one driver of the job is alive, no
-submission id was used twice, and deciding again about an unchanged world changes nothing.
+submission id was used twice, and deciding again about an unchanged world changes nothing. Of a job in Kueue's
+queue also: it has no pods without quota, and gives none back that has pods.
 """
 
 from dataclasses import replace
@@ -21,15 +22,23 @@ from rljob_operator.decide.model import (
     Cluster,
     DeleteCluster,
     DeleteJob,
+    DeletePod,
+    DeleteWorkload,
+    FinishWorkload,
     MakeChildren,
+    MakeWorkload,
     Observed,
     Pod,
     RayAnswer,
+    ReleaseQuota,
     ReleaseWorkers,
     StopSubmission,
     Submit,
+    TellPods,
+    Workload,
 )
 from rljob_operator.driver.ray_jobs import RayJob, RayJobStatus
+from rljob_operator.watch.fault_reports import ChipFault
 
 FINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 
@@ -50,6 +59,7 @@ class World(RuleBasedStateMachine):
         self.submitted: list[str] = []
         self.step = 0
         self.reachable = True
+        self.faults: tuple[ChipFault, ...] = ()
         self.names = 0
         self.gone = False
 
@@ -74,6 +84,8 @@ class World(RuleBasedStateMachine):
             older_pods=tuple(pod for pods in others.values() for pod in pods.values()),
             ray=self.answer(named) if named else RayAnswer(reached=False),
             progress=Progress(step=self.step, total_steps=4) if self.step else None,
+            faults=self.faults,
+            faulty_nodes=("node-1",) if self.faults else (),
             checkpoint=(
                 LastCheckpoint(step=self.step, path="/c", time=rfc3339(0)) if self.step else None
             ),
@@ -98,6 +110,12 @@ class World(RuleBasedStateMachine):
             case DeleteCluster(cluster=name):
                 self.clusters.pop(name, None)
                 self.end_drivers(name)
+            case DeletePod(pod=pod, force=force):
+                named = self.status.ray_cluster
+                assert named is not None, "pods of no cluster"
+                pods = self.clusters[named.name]
+                if pod in pods and (force or pods[pod].deleting_since is None):
+                    self.add_pod(named.name, pods.pop(pod).role)
             case ReleaseWorkers(cluster=name):
                 pods = self.clusters.get(name, {})
                 self.clusters[name] = {k: p for k, p in pods.items() if p.role == "head"}
@@ -175,6 +193,11 @@ class World(RuleBasedStateMachine):
     def ray_answers_or_not(self, reachable: bool) -> None:
         self.reachable = reachable
 
+    @rule(level=st.sampled_from(["", "SubHealthFault", "SeparateNPU"]))
+    def a_chip_fails_or_recovers(self, level: str) -> None:
+        fault = ChipFault(node="node-1", chip="Ascend910-0", level=level, since=self.now)
+        self.faults = (fault,) if level else ()
+
     @rule(suspend=st.booleans())
     def suspend_or_resume(self, suspend: bool) -> None:
         self.spec = self.spec.model_copy(update={"suspend": suspend})
@@ -235,6 +258,7 @@ class World(RuleBasedStateMachine):
             ready=False,
             incarnation=uid,
             node="node-1",
+            created=self.now,
         )
 
     def head(self, cluster: str) -> Pod | None:
@@ -256,12 +280,81 @@ class World(RuleBasedStateMachine):
                 self.end_driver(submission, "FAILED")
 
 
+class QueuedWorld(World):
+    """The same job as a Workload of Kueue, which admits and evicts as it likes; generous, it admits at
+    once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workload: Workload | None = None
+        self.generous = False
+
+    def observed(self) -> Observed:
+        if self.generous:
+            self.kueue_admits()
+        return replace(super().observed(), queued=True, workload=self.workload)
+
+    def act(self, action: Action) -> None:
+        match action:
+            case MakeWorkload():
+                self.workload = self.workload or Workload(name="job-rljob", told="no quota")
+            case DeleteWorkload():
+                assert not self.pods(), "its quota is given back with its pods in place"
+                self.workload = None
+            case ReleaseQuota():
+                assert not self.pods(), "its quota is given back with its pods in place"
+                self.change(admitted=False, reserved=False)
+            case TellPods(ready=ready):
+                self.change(pods_ready=ready)
+            case FinishWorkload():
+                self.change(finished=True, admitted=False, reserved=False)
+            case MakeChildren():
+                if self.workload is not None and self.workload.admitted:  # else evicted since
+                    super().act(action)
+            case _:
+                super().act(action)
+
+    def change(self, **fields) -> None:
+        if self.workload is not None:
+            self.workload = replace(self.workload, **fields)
+
+    def pods(self) -> list[Pod]:
+        return [pod for pods in self.clusters.values() for pod in pods.values()]
+
+    @rule()
+    def kueue_admits(self) -> None:
+        if self.workload is not None and not self.workload.reserved and not self.workload.finished:
+            self.change(admitted=True, reserved=True, evicted="", cluster_queue="all")
+
+    @rule()
+    def kueue_evicts(self) -> None:
+        if self.workload is not None and self.workload.admitted:
+            self.change(evicted="for a job of more priority")
+
+    @rule()
+    def somebody_deletes_the_workload(self) -> None:
+        self.workload = None
+
+    @invariant()
+    def a_job_without_quota_has_no_devices(self) -> None:
+        if self.workload is not None and not self.workload.reserved:
+            assert not [pod for pod in self.pods() if pod.role != "head"]
+
+    def teardown(self) -> None:
+        self.generous = True
+        super().teardown()
+        if self.workload is not None:
+            self.reconcile(None)
+            self.reconcile(None)
+            assert self.workload is None or self.workload.finished
+
+
 def _active(status: RLJobStatus) -> bool:
     return not (holds(status, "Succeeded") or holds(status, "Failed"))
 
 
-TestWorld = World.TestCase
-TestWorld.settings = settings(
+TestWorld, TestQueuedWorld = World.TestCase, QueuedWorld.TestCase
+TestWorld.settings = TestQueuedWorld.settings = settings(
     max_examples=60,
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow],

@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from cluster_jobs import identity, make_job
 
 from rljob_operator.build import entrypoint as module
-from rljob_operator.build.entrypoint import entrypoint
+from rljob_operator.build.entrypoint import DRIVER_FILE, entrypoint
+from rljob_operator.build.pods import STOP_DRIVER
 from rljob_operator.decide.attempt import attempt_of, submission_id
 
 DRIVER = """#!/bin/sh
@@ -27,6 +29,7 @@ def pod(tmp_path, monkeypatch):
     """A head pod of this test's own: run folder, log of the pod, Ray's log file."""
     monkeypatch.setattr("rljob_api.topology.pod_names.RUNS_DIRECTORY", str(tmp_path / "runs"))
     monkeypatch.setattr(module, "POD_LOG", str(tmp_path / "pod.log"))
+    monkeypatch.setattr(module, "DRIVER_FILE", str(tmp_path / "driver"))
     (tmp_path / "bin").mkdir()
     driver = tmp_path / "bin" / "rljob"
     driver.write_text(DRIVER.format(go=tmp_path / "go"))
@@ -69,6 +72,19 @@ def test_the_driver_is_heard_in_the_pods_log_and_in_the_runs_folder_while_it_run
     assert text_with(pod / "pod.log", "last words") == heard
     assert text_with(run_folder(pod) / "driver-2.log", "last words") == heard
     assert (pod / "ray.log").read_text() == heard
+
+
+def test_before_the_heads_pod_ends_its_driver_does_and_a_later_one_waits_for_nobody(pod):
+    driver = start(pod)
+    text_with(pod / "pod.log", "a warning")
+    before_the_end = ["sh", "-c", STOP_DRIVER.replace(DRIVER_FILE, str(pod / "driver"))]
+    threading.Thread(target=driver.wait).start()  # as Ray, who started it
+
+    first = subprocess.run(before_the_end, timeout=10)
+    again = subprocess.run(before_the_end, timeout=10, stderr=subprocess.DEVNULL)
+
+    assert driver.wait(timeout=10) == 3
+    assert again.returncode == 0, first
 
 
 def test_a_stop_reaches_the_driver_and_its_last_words_are_heard(pod):

@@ -16,7 +16,8 @@ from memory_api import Manifest
 from memory_world import KEY, PACKAGE, MemoryKube, World, make_operator
 from pauses import Killed, Place
 
-from rljob_operator.errors import Temporary
+from rljob_operator.decide.draft import rfc3339
+from rljob_operator.errors import OperatorError
 
 pytestmark = pytest.mark.xdist_group("killed-at-every-await")
 
@@ -96,6 +97,41 @@ def is_scaled_once(world: World) -> None:
         world.set(placement=SEPARATED | {"rolloutDevices": 2})
 
 
+def has_a_chip_that_warns(world: World) -> None:
+    """The third time that it is told to, the driver saves."""
+    world.chips(unhealthy="Ascend910-3")
+    if world.ray.asked_to_save > 2:
+        ends_well(world)
+        saved = {"step": 3, "path": "/c", "time": rfc3339(world.now)}
+        world.ray.report = world.ray.report | {"checkpoint": saved}
+    else:
+        world.ray.report = {"progress": {"step": 3, "totalSteps": 4}}
+
+
+def is_evicted_once(world: World) -> None:
+    """By Kueue, which admits it once its priority class is there and it was suspended in between, and
+    then again."""
+    if any(event["reason"] == "NoPriorityClass" for event in world.api.stored("Event")):
+        world.make_of_cluster("WorkloadPriorityClass", "workloadpriorityclasses", "high", value=7)
+    world.make_of_cluster(
+        "ResourceFlavor", "resourceflavors", "npu", spec={"nodeLabels": {"npu": "910b"}}
+    )
+    drivers, workload = world.ray.drivers, world.workload()
+    if len(drivers) > 1:
+        ends_well(world)
+    if world.phase == "Suspended":
+        world.set(suspend=False)
+    if workload is None:
+        return
+    if "Suspended" not in world.phases:
+        world.set(suspend=True)
+        return
+    if drivers and drivers[0].lives and drivers[0].asked > 2:
+        world.kueue_says(Evicted="True")
+    elif "admission" not in workload.get("status", {}):
+        world.kueue_says(QuotaReserved="True", Admitted="True", Evicted="False")
+
+
 SEPARATED = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1}
 LIVES = {
     "ends well and is deleted": Life(
@@ -112,6 +148,12 @@ LIVES = {
     "loses its head": Life(happens=loses_its_head, drivers=["FAILED", "SUCCEEDED"]),
     "hangs once": Life(
         happens=hangs_once, drivers=["FAILED", "SUCCEEDED"], spec={"progressDeadlineSeconds": 30}
+    ),
+    "has a chip that warns": Life(happens=has_a_chip_that_warns, drivers=["SUCCEEDED"]),
+    "is evicted once": Life(
+        happens=is_evicted_once,
+        drivers=["STOPPED", "SUCCEEDED"],
+        spec={"scheduling": {"scheduler": "kueue", "queue": "q", "priorityClass": "high"}},
     ),
 }
 
@@ -151,14 +193,14 @@ async def live(life: Life, kube: MemoryKube, begin: Moment, at: int | None) -> L
         life.happens(world)
         if world.job is None or world.phases[-4:] == ["Succeeded"] * 4:
             break
-        operator.cache = world.cache()
+        operator.cache, operator.faults = world.cache(), world.faults
         try:
             await operator(KEY)
         except Killed:
             deaths += 1
             world.pauses.born_again()
             operator = make_operator(world, kube, {})
-        except Temporary:
+        except OperatorError:
             pass  # the queue tries again
     return Lived(world, at, deaths, moments)
 

@@ -8,7 +8,7 @@ import kopf
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rljob_operator.watch.cache import JOB_LABEL, Cache, JobKey
+from rljob_operator.watch.cache import JOB_LABEL, KINDS, Cache, JobKey
 from rljob_operator.watch.informers import WATCHED, WatchAges, configure, register, watch_session
 
 ALL_VERBS = ["get", "list", "watch", "patch", "create", "update", "delete"]
@@ -128,5 +128,5 @@ async def test_events_come_through_kopf_and_kopf_writes_nothing():
     assert api.written == []
     assert api.selectors["pods"] == api.selectors["rayclusters"] == JOB_LABEL
     assert api.selectors["rljobs"] is None
-    assert set(ages._seen) == set(WATCHED)
+    assert set(ages._seen) == set(KINDS)
     assert all(seconds.isdecimal() for seconds in api.timeouts)  # others are refused

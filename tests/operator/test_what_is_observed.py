@@ -3,8 +3,11 @@
 import dataclasses
 from typing import Any
 
-from cluster_jobs import JOB, SETTINGS
+from cluster_jobs import JOB, SETTINGS, identity, make_job
 
+from rljob_api.spec.pods import PodTemplate
+from rljob_api.topology.pod_names import BRING_UP_FILE
+from rljob_operator.build.volumes import volumes
 from rljob_operator.decide.model import Cluster, RayAnswer
 from rljob_operator.reconcile.observe import cluster_of, job_of, observed, pod_of, status_of
 from rljob_operator.watch.cache import Cache
@@ -162,3 +165,30 @@ def test_two_copies_on_one_node_are_refused_on_a_cluster_with_emulated_devices_t
     assert "2 warehouses are on one node and go with it; use 2 nodes or more" in str(problems[0])
     assert on_one_machine is not None
     assert apart is not None
+
+
+def test_a_job_on_npus_names_its_bring_up_or_does_without():
+    def on(**says: Any) -> dict[str, Any]:
+        npus = {"type": "ascend910b", "devicesPerNode": 8, **says}
+        return rljob(spec=JOB["spec"] | {"accelerator": npus})
+
+    refused, problems = job_of(on(), SETTINGS)
+    tested, _ = job_of(on(bringUp="lab-nodes"), SETTINGS)
+    accepted, _ = job_of(on(acceptUntested=True), SETTINGS)
+
+    assert refused is None
+    assert [problem.path for problem in problems] == ["spec.accelerator.type"]
+    assert "run rljob doctor --bring-up on a node of this cluster" in str(problems[0])
+    assert tested is not None
+    assert accepted is not None
+
+
+def test_the_record_of_a_bring_up_lies_beside_the_job_in_its_head():
+    job = make_job(accelerator={"type": "ascend910b", "devicesPerNode": 8, "bringUp": "lab-nodes"})
+
+    (config, *_) = volumes(job.spec, PodTemplate(), identity(), SETTINGS, role="head")
+
+    sources = config["projected"]["sources"]
+    assert sources[0] == {"configMap": {"name": "spell-backward-rljob"}}
+    assert sources[1]["configMap"]["name"] == "lab-nodes"
+    assert sources[1]["configMap"]["items"] == [{"key": BRING_UP_FILE, "path": BRING_UP_FILE}]

@@ -4,7 +4,7 @@ import kopf
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from rljob_operator.watch.cache import JOB_LABEL, Cache, JobKey
+from rljob_operator.watch.cache import JOB_LABEL, KINDS, Cache, JobKey
 from rljob_operator.watch.informers import WatchAges, configure, register, watch_trace
 from rljob_operator.watch.resync import resync
 
@@ -228,13 +228,13 @@ def test_only_watching_handlers_are_registered_so_kopf_never_writes_to_our_objec
         assert not kind._handlers
 
 
-def test_pods_and_clusters_are_selected_by_the_server():
+def test_pods_clusters_and_workloads_are_selected_by_the_server():
     settings = kopf.OperatorSettings()
 
     configure(settings)
 
     selectors = settings.watching.label_selectors
-    assert list(selectors.values()) == [JOB_LABEL, JOB_LABEL]
+    assert list(selectors.values()) == [JOB_LABEL] * 3
     assert not settings.posting.enabled
 
 
@@ -242,7 +242,7 @@ async def test_an_event_or_an_accepted_watch_is_a_sign_of_life():
     registry, _, _, ages, now = handlers()
     pods = next(h for h in registry._watching._handlers if h.id == "observe-pods").fn
     before_start = ages.oldest()
-    ages.started()
+    ages.started(KINDS)
     app = web.Application()
 
     async def answer(request):

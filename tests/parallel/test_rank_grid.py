@@ -1,6 +1,7 @@
 """Ranks' places and groups for every purpose, by arithmetic."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,9 +66,12 @@ def test_sizes_of_groups_are_products_of_degrees(grid):
         Purpose.EXPERT_GRADIENTS: copies,
         Purpose.MODEL: d.tensor * d.pipeline,
         Purpose.REPLICA: d.tensor * d.context * d.pipeline,
+        Purpose.TOWER_GRADIENTS: 1,
     }
 
     assert {purpose: len(grid.group(purpose, 0)) for purpose in Purpose} == sizes
+    with_tower = replace(grid, tower=True).group(Purpose.TOWER_GRADIENTS, 0)
+    assert with_tower == list(range(grid.size))
     assert grid.size == d.data * d.context * d.tensor * d.pipeline
 
 

@@ -141,6 +141,19 @@ def test_memory_and_bytes_are_the_formulas(stage):
         assert sent == STEPS * (step + norm_bytes)
 
 
+def test_weights_that_lie_in_buckets_count_as_what_they_were_before():
+    ledger, parameters = MemoryLedger(device="test"), dict(Net().named_parameters())
+    ledger.track(MemoryKind.CRITIC_WEIGHTS, parameters.values())
+    held = ledger.report().kind_bytes
+    buckets = plan_buckets({name: p.numel() for name, p in parameters.items()}, 1)
+
+    adamw = ShardedAdamW(parameters, buckets, SETTINGS, group=None, ledger=ledger)
+
+    assert adamw.first.keys() <= parameters.keys()
+    weights = {k: n for k, n in ledger.report().kind_bytes.items() if "weights" in k}
+    assert weights == held
+
+
 def test_gradients_that_are_added_up_during_the_last_pass_are_one_ranks():
     net = Net()
     net(rows(0)).backward()

@@ -62,7 +62,7 @@ def test_two_warehouses_of_a_row_go_to_two_pods_and_every_pod_gets_as_many(pods:
         homes = go_round([f"pod-{i}" for i in range(pods)], pods * each)
 
         assert all(home != homes[(i + 1) % len(homes)] for i, home in enumerate(homes))
-        assert set(Counter(homes).values()) == {each}
+        assert Counter(homes) == {f"pod-{i}": each for i in range(pods)}
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def test_candidates_that_grow_in_pools_fill_each_step_and_train_no_prompt_twice(
         trained += batch
         silent = told
         assert all(step - 1 - world.oldest[position] <= bound for position in batch)
-        candidates.trained([], [])
+        candidates.trained([])
         step += 1
 
     assert len(set(trained)) == len(trained) == steps * prompts, "a prompt came twice"

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from reference_models import config_of, make_reference
 from run_events import make_events
 from safetensors.torch import save
+from vision_models import VISION_FAMILIES, make_vision_reference
 from whole_runs import SMALL_JOB
 
 from rljob_api.model.architecture import find_shape
@@ -35,7 +36,7 @@ from rljob_runtime.models.adapter_files import ADAPTER_FILE, read_adapter, save_
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config
 from rljob_runtime.models.export import find_best
 from rljob_runtime.models.families import read_architecture
-from rljob_runtime.models.rope import inverse_frequencies
+from rljob_runtime.models.rope import axes_of_pairs, inverse_frequencies
 from rljob_runtime.models.tensor_files import INDEX_FILE, WEIGHTS_FILE, TensorFiles
 from rljob_runtime.record.best import BEST_FILE, Best
 from rljob_runtime.record.checkpoint import STATE_FILE, CheckpointStore, RunState, read_state
@@ -191,6 +192,7 @@ def read_prompts(data: Data, folder: Path) -> None:
 PROMPTS = Data.model_validate({"jsonl": {"path": "data.jsonl"}})
 PAIRS = Data.model_validate({"preferences": {"path": "pairs.jsonl"}})
 COLUMNS = Data.model_validate({"preferences": {"path": "pairs.parquet"}})
+TABLE = Data.model_validate({"parquet": {"path": "pairs.parquet", "answerField": "chosen"}})
 PAIR = {"prompt": "p", "chosen": "a", "rejected": "b"}
 
 
@@ -229,7 +231,8 @@ def read_best(folder: Path) -> None:
 
 @cache
 def config(family: str) -> dict[str, Any]:
-    return config_of(make_reference(family))
+    vision = family in VISION_FAMILIES
+    return config_of(make_vision_reference(family) if vision else make_reference(family))
 
 
 def model_of(family: str, folder: Path) -> Path:
@@ -245,6 +248,8 @@ def read_model(folder: Path) -> None:
         return
     if architecture.rotated_dim < 1 << 20:
         inverse_frequencies(architecture.rotated_dim, architecture.rope)
+        if architecture.rope.sections is not None:
+            axes_of_pairs(architecture.rope)
 
 
 def tensors_of(folder: Path) -> Path:
@@ -274,6 +279,7 @@ ADAPTERS = {f"layer.q.lora_{half}.weight": (2, 2) for half in "AB"}
 
 def adapter_of(folder: Path) -> Path:
     tensors = [(name, torch.ones(*shape)) for name, shape in ADAPTERS.items()]
+    (folder / "config.json").write_text("{}")
     save_adapter(tensors, Lora(rank=2), base=folder, folder=folder / "adapter")
     return folder / "adapter" / ADAPTER_FILE
 
@@ -328,6 +334,7 @@ KINDS = {
         read=lambda folder: read_prompts(PAIRS, folder),
     ),
     "parquet": Kind(make=parquet_of, read=lambda folder: read_prompts(COLUMNS, folder)),
+    "table": Kind(make=parquet_of, read=lambda folder: read_prompts(TABLE, folder)),
     "state": Kind(
         make=lambda folder: checkpoint_of(folder) / STATE_FILE,
         read=lambda folder: read_state(folder / "checkpoints/step-000003"),
@@ -340,7 +347,7 @@ KINDS = {
     "best": Kind(make=best_of, read=read_best, told="best"),
     **{
         family: Kind(make=partial(model_of, family), read=read_model)
-        for family in ("llama", "qwen3-moe", "deepseek-v3")
+        for family in ("llama", "qwen3-moe", "deepseek-v3", "qwen2.5-vl", "qwen3-vl")
     },
     "tensors": Kind(make=tensors_of, read=read_tensors),
     "index": Kind(make=index_of, read=read_tensors),

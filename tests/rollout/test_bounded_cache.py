@@ -216,9 +216,9 @@ def test_a_prompt_is_computed_once_for_its_samples(
     model = engine._share.model
     prefill = model.prefill
 
-    def counted(tokens_BP: torch.Tensor, lengths_B: torch.Tensor, keep: Any) -> torch.Tensor:
+    def counted(tokens_BP: torch.Tensor, lengths_B: torch.Tensor, *more: Any) -> torch.Tensor:
         computed.extend(lengths_B.tolist())
-        return prefill(tokens_BP, lengths_B, keep)
+        return prefill(tokens_BP, lengths_B, *more)
 
     monkeypatch.setattr(model, "prefill", counted)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from forked_docks import ForkedDock
 from forked_ranks import on_ranks
+from parallel_training import shape_of
 from rollouts import make_groups, sampling
 from rollouts_on_ranks import ARGUMENTS, engine_on_rank, grid_of
 from whole_runs import SMALL_JOB
@@ -32,7 +33,7 @@ from rljob_runtime.prompts.rounds import Round
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.batches import BatchName
-from rljob_runtime.samples.flow import state_graph
+from rljob_runtime.samples.flow import ROUTES, state_graph
 from rljob_runtime.worker.generate import Generate
 from rljob_runtime.worker.partial_rollout import PartialRollout
 from rljob_runtime.worker.rollout_replica import RolloutReplica
@@ -50,8 +51,9 @@ LAYOUTS = [
 ]
 
 
-def make_spec(*, partial: bool) -> ResolvedSpec:
+def make_spec(*, partial: bool, routed: bool) -> ResolvedSpec:
     job = json.loads(json.dumps(SMALL_JOB))
+    job["spec"]["update"]["routerReplay"] = routed
     if partial:
         job["spec"]["flow"] = {"partialRollout": {"budgetTokens": BUDGET}}
     job["spec"]["flow"] = {**job["spec"].get("flow", {}), "stageTimeoutSeconds": 30}
@@ -69,9 +71,13 @@ class Bench:
     partial: bool = False
     fed: int | None = None
     dock: ForkedDock = field(init=False)
+    route_bytes: int = field(init=False)
+    engine: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.spec = make_spec(partial=self.partial)
+        self.route_bytes = shape_of(self.path).route_bytes
+        self.spec = make_spec(partial=self.partial, routed=self.route_bytes > 0)
+        self.engine = {"keeps_routes": self.route_bytes > 0}
         self.pools = Pools.of(self.spec)
         self.rounds = [self.pools.make_round(step) for step in (1, 2)] if self.pools else []
         self.grid = grid_of(**self.degrees)
@@ -81,7 +87,7 @@ class Bench:
         cannot write."""
 
         def device(rank: int) -> str:
-            engine = engine_on_rank(self.path, self.grid)
+            engine = engine_on_rank(self.path, self.grid, **self.engine)
             groups = RolloutGroups(self.grid, timeout_seconds=60)
             replica = RolloutReplica(engine=engine, groups=groups)
             return self._run(replica, rank // self._each, writes=rank != fails)
@@ -93,7 +99,7 @@ class Bench:
 
         def all_replicas() -> list[str]:
             replicas = range(self.grid.size // self._each)
-            engines = [TorchRollout(self.path, **ARGUMENTS) for _ in replicas]
+            engines = [TorchRollout(self.path, **ARGUMENTS, **self.engine) for _ in replicas]
             return [self._run(RolloutReplica(engine=engines[r]), r) for r in replicas]
 
         return self._around(all_replicas)
@@ -115,12 +121,19 @@ class Bench:
         share = (number, self.grid.size // self._each)
         try:
             if self.rounds:
-                state = PartialRollout(replica=replica, dock=client, spec=self.spec)
+                state = PartialRollout(
+                    replica=replica, dock=client, spec=self.spec, route_bytes=self.route_bytes
+                )
                 report = state.run(BATCH, self.rounds[0], SAMPLING, share)
             else:
                 seconds = 2.0 if self.fed else 30.0
                 whole = Generate(
-                    replica=replica, dock=client, run_seed=3, prompts=4, timeout_seconds=seconds
+                    replica=replica,
+                    dock=client,
+                    run_seed=3,
+                    prompts=4,
+                    timeout_seconds=seconds,
+                    routed=self.route_bytes > 0,
                 )
                 report = whole.run(BATCH, SAMPLING, share)
         except DockError as error:
@@ -158,11 +171,12 @@ class Bench:
             yield from pool_rows(now.pool, place, columns, samples, version=0)
 
     def _rows(self) -> list[list[Any]]:
-        """Prompt, response and log-probs of the batch's rows, and what goes on."""
+        """Prompt, response, log-probs and routes of the batch's rows, and what goes on."""
         found = []
-        batches = [("reward", str(BATCH), ["prompt", "response", "rollout_logprobs"])]
+        routes = [ROUTES] if self.route_bytes else []
+        batches = [("reward", str(BATCH), ["prompt", "response", "rollout_logprobs", *routes])]
         if self.rounds:
-            columns = ["prompt", *BEGUN_COLUMNS[:2]]
+            columns = ["prompt", *BEGUN_COLUMNS[:2], "begun_routes"]
             batches.append(("generate", str(self.rounds[1].pool), columns))
         for state, name, columns in batches:
             client = self.dock.client(state, "reader")
@@ -191,8 +205,11 @@ class Mute:
 
 def assert_same(found: list[list[Any]], expected: list[list[Any]]) -> None:
     assert [row[:5] for row in found] == [row[:5] for row in expected]
+    assert [row[6:] for row in found] == [row[6:] for row in expected]
     for row, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(row[5], other[5], atol=1e-5)
+        if row[6:] and row[6]:  # of all tokens but the last one
+            assert len(row[6]) % (len(row[3]) + len(row[4]) - 1) == 0
 
 
 @pytest.mark.parametrize(("family", "degrees"), LAYOUTS)

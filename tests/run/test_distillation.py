@@ -50,7 +50,7 @@ def test_the_students_distance_from_its_teacher_falls(
 ) -> None:
     job = job_file(
         steps=16,
-        update={"optimizer": {"learningRate": 5e-4}},
+        update={"engine": "megatron", "optimizer": {"learningRate": 5e-4}},
         model={"path": str(student)},
         algorithm={"name": "distillation"},
         teacher={"path": str(teacher), "parallelism": {"tensor": 2}},

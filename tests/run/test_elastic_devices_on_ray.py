@@ -50,8 +50,33 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         started.end()
 
 
+def test_a_node_moves_where_another_one_is_free_and_keeps_the_one_that_it_left() -> None:
+    workers = RayWorkers(per_node=2, resource=EMULATED)
+    workers.reserve(1)
+    made = [workers.groups[0]]
+    try:
+        assert workers.move(0)
+        made.append(workers.groups[0])
+        assert made[1].id != made[0].id
+        wait_until(lambda: free_devices() == DEVICES - 4)
+        assert not workers.move(0)
+        assert workers.groups[0] is made[1]
+    finally:  # the next tests want the devices
+        for group in made:
+            ray.util.remove_placement_group(group)
+    wait_until(lambda: free_devices() == DEVICES)
+
+
 def free_devices() -> float:
+    """As far as this process has been told."""
     return ray.available_resources().get(EMULATED, 0)
+
+
+def wait_until(holds: Callable[[], bool], *, seconds: float = 60.0) -> None:
+    ends = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < ends, f"not after {seconds} s; free devices: {free_devices()}"
+        time.sleep(0.05)
 
 
 def test_a_device_joins_between_two_steps_and_leaves_between_two_others(begin) -> None:
@@ -61,7 +86,7 @@ def test_a_device_joins_between_two_steps_and_leaves_between_two_others(begin) -
     run.elastic.look()
     joining = run.requests.report()
     run.step_until(lambda: run.requests.report().ready == 2)
-    grown, group, free = run.requests.report(), run.group(), free_devices()
+    grown, group = run.requests.report(), run.group()
     run.requests.ask(1)
     draining = run.requests.report().draining
     run.step()
@@ -76,7 +101,7 @@ def test_a_device_joins_between_two_steps_and_leaves_between_two_others(begin) -
     events = run.events("resize")
     assert [(e["from"], e["to"], e["given_up"]) for e in events] == [(1, 2, 0), (2, 1, 0)]
     assert events[1]["step"] == run.steps
-    run.step_until(lambda: free_devices() == free + 1)
+    run.step_until(lambda: free_devices() == DEVICES - 2)
 
 
 def wait_for_death(worker) -> None:

@@ -35,7 +35,8 @@ def test_a_deepseek_v3_is_trained_saved_and_exported(
     job = job_file(
         model={"path": str(tmp_path / "model")},
         rewards=[{"name": "letters", "type": "format", "pattern": {"pattern": "[a-z]"}}],
-        rollout={"dtype": "bfloat16"},
+        rollout={"dtype": "bfloat16", "quantization": "int8"},
+        update__routerReplay=True,
         steps=2,
         checkpoint={"every": 2},
     )
@@ -48,6 +49,7 @@ def test_a_deepseek_v3_is_trained_saved_and_exported(
     for event in finished.of_kind("step"):
         assert event["metrics"]["router/load_max"] > 1
         assert event["metrics"]["skipped"] == 0
+        assert 0 < event["metrics"]["mismatch/kl"] < 1e-3
     loaded: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     after = weights_of(loaded)
     assert after.keys() == before.keys()

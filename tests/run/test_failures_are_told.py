@@ -63,19 +63,6 @@ def test_what_the_runtime_cannot_do_yet_is_refused_by_name(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_job_on_ascend_devices_is_refused_by_their_name(
-    job_file: Callable[..., Path], tmp_path: Path
-) -> None:
-    job = job_file(accelerator__type="ascend910b")
-
-    finished = command(job, tmp_path / "run")
-
-    assert finished.exit_code == 2
-    assert "spec.accelerator.type: is ascend910b" in finished.output
-    assert "use emulated" in finished.output
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.run
 def test_device_memory_that_does_not_suffice_is_told(
     job_file: Callable[..., Path], tmp_path: Path

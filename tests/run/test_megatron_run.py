@@ -17,7 +17,7 @@ def _weights(folder: Path) -> bytes:
     return file.read_bytes()
 
 
-def test_a_run_on_megatron_learns_what_torch_learns_and_resumes_with_the_same_bits(
+def test_a_run_on_megatron_learns_what_torch_learns_resumes_with_the_same_bits_and_moves(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     settings = {"steps": STEPS, "checkpoint": {"every": 2}}
@@ -34,6 +34,17 @@ def test_a_run_on_megatron_learns_what_torch_learns_and_resumes_with_the_same_bi
 
     assert (finished.code, torch.code, resumed.code) == (0, 0, 0), resumed.output
     assert _weights(whole) == _weights(cut)
+    for own, other in zip(finished.of_kind("reshard"), torch.of_kind("reshard"), strict=True):
+        assert own["kept_bytes"] == 0 < own["released_bytes"] == other["released_bytes"]
+        assert own["received_bytes"] == other["received_bytes"]
+        assert own["peak_bytes"] <= own["bound_bytes"]
     for own, other in zip(finished.of_kind("step"), torch.of_kind("step"), strict=True):
         for name in ("loss", "gradient_norm", "reward/mean", "entropy"):
             assert own["metrics"][name] == pytest.approx(other["metrics"][name], rel=1e-3), name
+
+    shared = {"parallelism": {"data": 2, "zero": 1}}
+    longer = job_file(**settings | {"steps": STEPS + 2}, update={"engine": "megatron", **shared})
+    moved = run(longer, whole, "--resume")
+
+    assert moved.code == 0, moved.output
+    assert [event["step"] for event in moved.of_kind("step")][-2:] == [STEPS + 1, STEPS + 2]

@@ -22,6 +22,7 @@ def test_the_run_stops_and_names_a_file_with_the_rows(
     (tmp_path / "large.py").write_text(TOO_LARGE)
     job = job_file(
         model={"path": untrained_model.name},
+        update__engine="megatron",
         rewards=[{"name": "large", "type": "python", "python": {"path": "large.py"}}],
     )
 

@@ -23,6 +23,7 @@ PPO = {
         "name": "ppo",
         "params": {"klCoefficient": 0.01, "klTarget": 0.001, "klHorizon": 100},
     },
+    "update__engine": "megatron",
     "critic": {"parallelism": {"tensor": 2}, "optimizer": {"learningRate": 1e-3}},
     "checkpoint": {"every": 2},
 }

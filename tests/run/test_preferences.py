@@ -39,9 +39,10 @@ def weights(finished: Finished) -> bytes:
 def test_a_run_that_reads_what_an_earlier_one_has_kept_of_the_reference_ends_with_its_bits(
     tmp_path: Path,
 ) -> None:
-    """Three epochs of two steps."""
+    """Three epochs of two steps, trained by Megatron Core."""
     job = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
     job["spec"] |= {"steps": 6, "evaluation": {"prompts": 8}, "checkpoint": {"every": 3}}
+    job["spec"].setdefault("update", {})["engine"] = "megatron"
     lines = (EXAMPLE / "pairs.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "pairs.jsonl").write_text("".join(lines[:40]))
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))

@@ -42,6 +42,14 @@ SHARING: dict[str, dict[str, Any]] = {
 }
 
 
+FEWER: dict[str, Any] = {
+    "accelerator": {"devicesPerNode": 3},
+    "placement": {"mode": "separated", "updateDevices": 2, "rolloutDevices": 1},
+    "update__parallelism": {"pipeline": 2},
+    "checkpoint": {"every": 2},
+}
+
+
 @pytest.mark.parametrize("sharing", SHARING.values(), ids=SHARING)
 def test_devices_that_share_a_model_learn_what_one_device_learns(
     sharing: dict[str, Any],
@@ -61,7 +69,7 @@ def test_devices_that_share_a_model_learn_what_one_device_learns(
         torch.testing.assert_close(weight, expected[name], atol=1e-4, rtol=0, msg=name)
 
 
-def test_devices_that_share_a_model_go_on_from_a_checkpoint_of_their_degrees_bit_for_bit(
+def test_a_checkpoint_goes_on_bit_for_bit_on_as_many_devices_and_as_it_would_have_on_fewer(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     sharing = {
@@ -73,7 +81,13 @@ def test_devices_that_share_a_model_go_on_from_a_checkpoint_of_their_degrees_bit
     whole = run(job_file(steps=4, **sharing), tmp_path / "whole")
     killed_copy(whole, 2, tmp_path / "parts")
     then = run(job_file(steps=4, **sharing), tmp_path / "parts", "--resume")
+    killed_copy(whole, 2, tmp_path / "fewer")
+    fewer = run(job_file(steps=4, **FEWER), tmp_path / "fewer", "--resume")
 
-    assert [whole.code, then.code] == [0, 0], then.output
+    assert [whole.code, then.code, fewer.code] == [0, 0, 0], then.output + fewer.output
     assert weights(whole, 4).read_bytes() == weights(then, 4).read_bytes()
     assert losses(whole) == losses(then)
+    assert losses(fewer) == pytest.approx(losses(whole), abs=1e-5)
+    expected = load_file(weights(whole, 4))
+    for name, weight in load_file(weights(fewer, 4)).items():
+        torch.testing.assert_close(weight, expected[name], atol=1e-4, rtol=0, msg=name)

@@ -10,10 +10,10 @@ from forked_docks import ForkedDock
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.graph import State
 from rljob_runtime.dock.rows import NewRow
-from rljob_runtime.samples.flow import RESPONSE_MASK
+from rljob_runtime.samples.flow import RESPONSE_MASK, ROUTES
 from rljob_runtime.worker.samples import read_samples
 
-COLUMNS = ("response", RESPONSE_MASK, "values", "reward")
+COLUMNS = ("response", RESPONSE_MASK, "values", ROUTES, "reward")
 STATES = [
     State(name="generate", needs=("prompt",), writes=COLUMNS),
     State(name="update", needs=("prompt", *COLUMNS)),
@@ -31,7 +31,9 @@ def test_samples_are_what_was_written(shared_memory: str, warehouses: int) -> No
     drawn = [random.integers(0, 2, length, dtype=np.uint8) for length in lengths]
     values = [random.standard_normal(int(d.sum()), dtype=np.float32) for d in drawn]
     rewards = [np.asarray([i], dtype=np.float32) for i in range(len(lengths))]
-    written: dict[str, Any] = dict(zip(COLUMNS, (tokens, drawn, values, rewards), strict=True))
+    routes = [random.integers(0, 256, 6 * (n + 1), dtype=np.uint8) for n in lengths]
+    content = (tokens, drawn, values, routes, rewards)
+    written: dict[str, Any] = dict(zip(COLUMNS, content, strict=True))
 
     with ForkedDock(STATES, warehouses=warehouses, shared_memory=shared_memory) as dock:
         dock.client("feed", "feeder").put_rows("b", _new_rows(), total=GROUPS * SAMPLES)
@@ -41,7 +43,12 @@ def test_samples_are_what_was_written(shared_memory: str, warehouses: int) -> No
         rows = update.claim("b", share=(0, 1), timeout_seconds=20).rows
         order = [3, 1, 4, 0, 5]  # the middle group's first sample is left out
         found = read_samples(
-            update, [rows[i] for i in order], fields=["values"], scalars=["reward"], masked=True
+            update,
+            [rows[i] for i in order],
+            fields=["values"],
+            scalars=["reward"],
+            masked=True,
+            routed=True,
         )
         update.acknowledge(rows)
 
@@ -52,6 +59,7 @@ def test_samples_are_what_was_written(shared_memory: str, warehouses: int) -> No
     assert _same(found.whole, whole)
     assert _same(found.drawn, kept)
     assert _same(found.responses, [text[mask] for text, mask in zip(whole, kept, strict=True)])
+    assert _same(found.routes, [torch.tensor(routes[i]) for i in order])
     assert _same(found.fields["values"], [torch.tensor(values[i]) for i in order])
     assert torch.equal(found.scalars["reward"], torch.tensor(order, dtype=torch.float32))
 

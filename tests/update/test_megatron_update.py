@@ -1,122 +1,50 @@
 """The update engine `megatron`: whole GRPO steps on the real Megatron Core, beside the engine `torch`."""
 
+import copy
 import math
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from engine_steps import (
+    ALIKE,
+    ALONE,
+    EXPERTS,
+    LLAMA,
+    MODELS,
+    assert_alike,
+    save_model,
+    setup_of,
+    spec_of,
+    step,
+)
 from forked_ranks import on_ranks
-from model_configs import SMALL
 from parallel_training import grid_of
+from safetensors.torch import load_file
 from shared_steps import ranks_of
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import _get_default_store
+from transformers import AutoModelForCausalLM
 
-from rljob_api.check.load import read_job
-from rljob_api.topology.resolved import ResolvedSpec, resolve
-from rljob_runtime.devices.memory_ledger import MemoryLedger
+from rljob_runtime.devices.world_connections import CONNECTIONS
 from rljob_runtime.errors import CheckpointError, ConfigError
-from rljob_runtime.models.decoder import Decoder
-from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.loading import load_policy
-from rljob_runtime.models.weights import save_hf
-from rljob_runtime.update.update_engine import UpdateEngine, UpdateSetup
+from rljob_runtime.update.update_engine import UpdateEngine
 from rljob_runtime.update.update_megatron import core
-from rljob_runtime.update.update_megatron.weights import to_hf, to_megatron
-from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import make_torch, make_update
-from rljob_runtime.weights.held_policy import HeldPolicy, load_held
+from rljob_runtime.weights.held_policy import load_held
 
-ALIKE: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-6}
-LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
-EXPERTS: dict[str, Any] = {
-    "model_type": "qwen3_moe",
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "head_dim": 24,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "norm_topk_prob": True,
-    "mlp_only_layers": [1],
-}
-MODELS: dict[str, dict[str, Any]] = {
-    "llama": LLAMA,
-    "qwen2": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
-    "qwen3": {
-        "model_type": "qwen3",
-        "architectures": ["Qwen3ForCausalLM"],
-        "head_dim": 24,
-        "tie_word_embeddings": True,
-    },
-    "experts": EXPERTS,
-    "balanced": EXPERTS | {"output_router_logits": True, "router_aux_loss_coef": 0.1},
-    "deep": LLAMA | {"num_hidden_layers": 4},
-}
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def spec_of(**update: Any) -> ResolvedSpec:
-    sizes = {"globalBatchSize": 4, "samplesPerPrompt": 2}
-    job = read_job({
-        "apiVersion": "rljob.io/v1alpha1", "kind": "RLJob", "metadata": {"name": "a"},
-        "spec": {
-            "steps": 4,
-            "model": {"path": "model"},
-            "data": {"jsonl": {"path": "a"}},
-            "rewards": [{"name": "r", "type": "exact"}],
-            "batch": sizes | {"maxPromptLength": 16, "maxResponseLength": 8},
-            "update": {
-                "engine": "megatron",
-                # epsilon: else the sign alone of gradients of rounding errors would move weights
-                "optimizer": {
-                    "learningRate": 1e-2, "weightDecay": 0.1, "gradientClip": 0.05, "epsilon": 1e-3,
-                },
-                **update,
-            },
-        },
-    })  # fmt: skip
-    return resolve(job).spec
-
-
-def save_model(folder: Path, model: dict[str, Any]) -> Path:
-    """A random model whose norms and biases are not their starting values."""
-    config = SMALL | model
-    decoder = Decoder(read_architecture(config))
-    decoder.initialize(seed=5, std=0.1)
-    random = torch.Generator().manual_seed(6)
-    with torch.no_grad():
-        for _, tensor in decoder.named_hf_parameters():
-            if tensor.ndim == 1:
-                tensor += 0.1 * torch.randn(tensor.shape, generator=random)
-    save_hf(decoder.named_hf_parameters(), folder=folder, config=config)
-    return folder
-
-
-ALONE = UpdateRanks()
-
-
-def setup_of(
-    folder: Path,
-    spec: ResolvedSpec | None = None,
-    ranks: UpdateRanks = ALONE,
-    held: HeldPolicy | None = None,
-) -> UpdateSetup:
-    held = held or load_held(folder, ranks, dtype=torch.float32)
-    return UpdateSetup(
-        spec=spec or spec_of(),
-        model=folder,
-        policy=held.model,
-        purposes=held.purposes,
-        total_steps=4,
-        ranks=ranks,
-        ledger=MemoryLedger(device="test"),
-    )
 
 
 def weights_of(engine: UpdateEngine[Any]) -> dict[str, Tensor]:
@@ -127,30 +55,15 @@ def all_in_one(engine: UpdateEngine[Any]) -> Tensor:
     return torch.cat([weight.float().flatten() for weight in weights_of(engine).values()])
 
 
-def step(engine: UpdateEngine[Any], batches: list[Any], loss: Any) -> dict[str, float]:
-    begun = engine.begin(loss)
-    for batch in batches:
-        begun.add(batch)
-    return engine.finish(begun, groups_with_signal=len(batches))
-
-
-def assert_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(
-            torch.as_tensor(found[name]),
-            torch.as_tensor(value),
-            msg=f"{name}: {found[name]}, {value}",
-            **ALIKE,
-        )
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return save_model(tmp_path / "model", MODELS["qwen2"])
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "experts", "balanced"])
+@pytest.mark.parametrize(
+    "family",
+    ["llama", "qwen2", "qwen3", "experts", "balanced", "latent", "plain queries"],
+)
 @pytest.mark.parametrize("aggregation", ["token-mean", "sequence-mean"])
 def test_steps_are_those_of_the_engine_torch(
     both: Any, tmp_path: Path, family: str, aggregation: str
@@ -176,6 +89,69 @@ def test_steps_are_those_of_the_engine_torch(
     assert counters == (3, 3)
 
 
+def surrogate(policy: Any, batches: list[Any]) -> Tensor:
+    """GRPO's clipped surrogate, a mean over tokens, of one forward pass a sample without padding."""
+    losses = []
+    for batch in batches:
+        for row, response in enumerate(batch.responses):
+            prompt = batch.prompts[int(batch.group_of_B[row])]
+            logits_TV = policy(torch.cat([prompt, response])[None]).logits[0, len(prompt) - 1 : -1]
+            logprobs_T = logits_TV.log_softmax(-1).gather(1, response[:, None])[:, 0]
+            ratio_T = (logprobs_T - batch.fields["old_logprobs"][row]).exp()
+            advantage = batch.scalars["advantage"][row]
+            losses.append(-torch.minimum(ratio_T * advantage, ratio_T.clamp(0.8, 1.2) * advantage))
+    return torch.cat(losses).mean()
+
+
+def trained_by_transformers(folder: Path, batches: list[Any]) -> tuple[list[Any], Path]:
+    """Loss and gradient's norm of three steps of torch's autograd and AdamW, and the weights after them."""
+    policy = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    matrices = [parameter for parameter in policy.parameters() if parameter.ndim > 1]
+    vectors = [parameter for parameter in policy.parameters() if parameter.ndim == 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
+        lr=1e-2,
+        betas=(0.9, 0.95),
+        eps=1e-3,
+    )
+    found = []
+    for _ in range(3):
+        loss = surrogate(policy, batches)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.05)
+        found.append({"loss": loss.detach(), "gradient_norm": norm})
+        optimizer.step()
+        optimizer.zero_grad()
+    policy.save_pretrained(folder / "trained")
+    return found, folder / "trained/model.safetensors"
+
+
+def test_steps_are_those_of_transformers_autograd_and_adamw(both: Any, tmp_path: Path) -> None:
+    families = ["llama", "qwen2", "qwen3", "experts"]
+    folders = {name: save_model(tmp_path / name, MODELS[name]) for name in families}
+    batches = [both[0].make_batch(2, 2, seed=seed) for seed in (1, 2)]
+
+    def train(_: int) -> Any:  # all in one process, which imports Megatron once
+        trained = {}
+        for name, folder in folders.items():
+            engine = make_update(setup_of(folder))
+            found = [step(engine, batches, both[0].make_loss()) for _ in range(3)]
+            trained[name] = found, weights_of(engine)
+        return trained
+
+    (trained,) = on_ranks(1, train)
+
+    for name, (found, weights) in trained.items():
+        expected, file = trained_by_transformers(folders[name], batches)
+        for own, theirs in zip(found, expected, strict=True):  # found: 2e-6 apart at most
+            torch.testing.assert_close(own["loss"], float(theirs["loss"]), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(
+                own["gradient_norm"], float(theirs["gradient_norm"]), rtol=1e-5, atol=1e-6
+            )
+        given = {name: load_file(file)}
+        torch.testing.assert_close({name: weights}, given, rtol=1e-5, atol=1e-6)  # 1e-7 apart
+
+
 LAYOUTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "data": ("qwen3", {"data": 2}, {}),
     "zero": ("qwen3", {"data": 2, "zero": 1}, {}),
@@ -191,6 +167,11 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "experts in a pipeline": ("experts", {"pipeline": 2, "data": 2, "expert": 2, "zero": 1}, {}),
     "experts by number": ("experts", {"data": 2, "expert": 2}, {}),
     "experts by number, zero": ("experts", {"data": 2, "expert": 2, "zero": 1}, {}),
+    "experts by number, tensor": ("experts", {"tensor": 2, "data": 2, "expert": 2}, {}),
+    "latent": ("latent", {"data": 2, "expert": 2, "zero": 1}, {}),
+    "latent, tensor": ("latent", {"tensor": 2}, {}),
+    "latent, all": ("latent", {"tensor": 2, "data": 2, "expert": 2, "zero": 1}, {}),
+    "latent, ring": ("latent", {"context": 2, "context_algorithm": "ring"}, {}),
     "experts cut as matrices": ("balanced", {"tensor": 2}, {"recompute": "full"}),
 }
 
@@ -235,7 +216,7 @@ def test_a_resumed_engine_goes_on_as_if_it_had_never_stopped(
         held = load_held(model, ranks, dtype=dtype)
         whole = make_update(setup_of(model, spec, ranks, held))
         step(whole, [batch], loss)
-        saved, weights = whole.state_dict(), weights_of(whole)
+        saved, weights = copy.deepcopy(whole.state_dict()), weights_of(whole)
         step(whole, [batch], loss)
 
         policy = load_held(model, ranks, dtype=dtype)
@@ -306,34 +287,29 @@ def test_a_loss_that_is_not_finite_changes_no_weight(both: Any, model: Path) -> 
     assert on_ranks(1, train) == [(True, 1, True)]
 
 
-@pytest.mark.parametrize("family", MODELS)
-def test_weights_go_to_megatron_and_back_bit_for_bit(tmp_path: Path, family: str) -> None:
-    policy = load_policy(save_model(tmp_path, MODELS[family]), dtype=torch.float32)
-    architecture = read_architecture(SMALL | MODELS[family])
-    weights = dict(policy.named_hf_parameters())
+@pytest.mark.parametrize("zero", [0, 1])
+def test_the_policy_and_megatron_have_each_weight_once(
+    both: Any, tmp_path: Path, zero: int
+) -> None:
+    folder = save_model(tmp_path / "model", MODELS["qwen2"])
+    grid = grid_of(folder, data=2, zero=zero)
+    loaded = dict(load_policy(folder, dtype=torch.float32).named_hf_parameters())
 
-    there = dict(to_megatron(weights, architecture))
-    back = dict(to_hf(there, architecture))
+    def train(rank: int) -> Any:
+        ranks = ranks_of(grid)
+        held = load_held(folder, ranks, dtype=torch.float32)
+        engine = make_update(setup_of(folder, spec_of(parallelism={"zero": zero}), ranks, held))
+        own = {weight.untyped_storage().data_ptr() for weight in engine._model.parameters()}  # type: ignore[attr-defined]
+        before = {name: tensor.clone() for name, tensor in held.slices().items()}
+        shared = {tensor.untyped_storage().data_ptr() for tensor in held.slices().values()}
+        step(engine, [both[0].make_batch(4, 2)], both[0].make_loss())
+        return own == shared, before, held.slices()["model.norm.weight"]
 
-    assert back.keys() == weights.keys()
-    assert all(torch.equal(back[name], weights[name]) for name in weights)
-
-
-def test_query_heads_lie_before_the_key_and_value_head_that_they_share() -> None:
-    architecture = read_architecture(SMALL | LLAMA)  # 4 heads of 16, 2 keys
-    policy = Decoder(architecture)
-    policy.initialize(seed=1)
-    weights = dict(policy.named_hf_parameters())
-
-    packed = dict(to_megatron(weights, architecture))[
-        "model.layers.0.of_core.self_attention.linear_qkv.weight"
-    ]
-
-    query, key, value = (weights[f"model.layers.0.self_attn.{p}_proj.weight"] for p in "qkv")
-    assert torch.equal(
-        packed,
-        torch.cat([query[:32], key[:16], value[:16], query[32:], key[16:], value[16:]]),
-    )
+    for same, before, norm in on_ranks(2, train):
+        assert same
+        assert before.keys() == loaded.keys()
+        assert all(torch.equal(before[name], tensor) for name, tensor in loaded.items())
+        assert not torch.equal(norm, before["model.norm.weight"])
 
 
 @pytest.mark.parametrize(
@@ -375,7 +351,7 @@ def test_another_version_is_refused_in_one_sentence(
     ("model_config", "degrees", "told"),
     [
         (LLAMA | {"mlp_bias": True}, {}, "biases of the feed-forward"),
-        (EXPERTS, {"data": 2, "expert": 2, "tensor": 2}, "shares experts by one of them"),
+        (EXPERTS, {"data": 4, "expert": 2, "tensor": 2}, "use 4 or 1"),
         (LLAMA, {"tensor": 4}, "tensor is 4, which does not divide num_key_value_heads=2"),
     ],
 )
@@ -406,3 +382,26 @@ def test_settings_that_the_engine_lacks_are_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=path):
         make_update(setup_of(model, spec_of(**update)))
+
+
+def test_megatrons_groups_end_with_the_world_that_one_leaves(model: Path) -> None:
+    """Who leaves holds them for longer, as Megatron does."""
+
+    def run(rank: int) -> str:
+        store = PrefixStore("own", _get_default_store())
+        CONNECTIONS.begin(store, rank, 2)
+        ranks = ranks_of(grid_of(model, tensor=2))
+        make_update(setup_of(model, ranks=ranks))
+        group = import_module("megatron.core.parallel_state").get_tensor_model_parallel_group()
+        dist.all_reduce(torch.ones(1), group=group)
+        if rank == 1:
+            CONNECTIONS.cut()
+            store.get("heard")
+            return ""
+        with pytest.raises(RuntimeError) as heard:
+            dist.all_reduce(torch.ones(1), group=group)
+        store.set("heard", "")
+        return str(heard.value)
+
+    heard, _ = on_ranks(2, run)
+    assert "closed" in heard

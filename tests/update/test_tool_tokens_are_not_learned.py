@@ -98,13 +98,16 @@ def test_every_algorithm_counts_drawn_tokens_alone(bench: Any, name: str) -> Non
 
 def test_answers_go_along_wherever_samples_go(bench: Any) -> None:
     batch = with_answers(bench.make_batch(3, 4))
+    routes = [torch.arange(3 * len(text)).to(torch.uint8) for text in batch.whole]
+    batch = replace(batch, routes=routes)
 
     parts = batch.by_group()
     back = SampleBatch.join(parts)
     sent = unpack(pack(batch))
 
     for other in (back, sent):
-        for ours, theirs in ((batch.whole, other.whole), (batch.drawn, other.drawn)):
+        columns = ("whole", "drawn", "routes")
+        for ours, theirs in ((getattr(batch, c), getattr(other, c)) for c in columns):
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert count_tokens(batch) == sum(map(len, batch.whole)) + sum(map(len, batch.prompts))
     tokens_BS, _, predicts_BS = padded(batch)

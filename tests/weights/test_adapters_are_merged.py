@@ -98,14 +98,14 @@ def test_saved_adapters_go_on_from_the_same_frozen_model_alone(
 
     def second(rank: int) -> str:
         states, _ = states_of(job, path, rank)
-        states.load(saved)
+        states.load(saved, step=1)
         states.sync(1)
         return states.generate.replica.engine.checksum() if states.generate else ""
 
     def of_another_model(rank: int) -> str:
         states, _ = states_of(job, path, rank)
         with pytest.raises(CheckpointError) as caught:
-            states.load(saved)
+            states.load(saved, step=1)
         return str(caught.value)
 
     before = on_ranks(2, first, seconds=120)

@@ -78,13 +78,15 @@ def reshard(plan: ReshardPlan, rank: int, *, shares_memory: bool) -> None:
         plan, backend, sent=torch.bfloat16, timeout_seconds=30, shares_memory=shares_memory
     )
 
-    found = resharder.run(
-        slices_of(whole, plan.update, rank),
-        lambda piece: torch.full(
-            piece.box.size[: len(piece.tensor.shape)],
-            torch.nan,
-            dtype=held_dtype(piece.tensor.name, torch.bfloat16),
-        ),
+    found = dict(
+        resharder.run(
+            slices_of(whole, plan.update, rank),
+            lambda piece: torch.full(
+                piece.box.size[: len(piece.tensor.shape)],
+                torch.nan,
+                dtype=held_dtype(piece.tensor.name, torch.bfloat16),
+            ),
+        )
     )
 
     expected = slices_of(whole, plan.rollout, rank)

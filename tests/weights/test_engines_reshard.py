@@ -2,7 +2,7 @@
 update's memory is on the host meanwhile, and the policy comes back as it was."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,15 @@ import torch
 import torch.distributed as dist
 from colocated_states import job_of, states_of
 from forked_ranks import RanksFailed, on_ranks
+from torch import Tensor
 
 from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import weights_checksum
+from rljob_runtime.rollout.rollout_engine import SlicedEngine
 from rljob_runtime.weights.reshard_state import Reshard
+from rljob_runtime.weights.rollout_weights import RolloutWeights
 from rljob_runtime.worker.device_states import DeviceStates
 
 SaveReference = Callable[..., Path]
@@ -60,6 +63,7 @@ def test_a_step_swaps_both_layouts_and_keeps_the_weights(
         assert max(map(sum, held)) == figures.peak_bytes
         assert 0 <= figures.swap_waited_seconds <= figures.seconds
         assert min(figures.swap_seconds, figures.select_seconds, figures.check_seconds) > 0
+        assert isinstance(reshard.rollout, RolloutWeights)
         assert figures.checks > len(reshard.rollout.slices)
         assert reshard.engine.version == 3
         generating = reshard.engine.checksum()
@@ -161,10 +165,11 @@ def test_a_parameter_that_arrived_wrong_stops_all_devices_which_name_it(
         assert isinstance(states.port, Reshard)
         arrive = states.port.on.strategy.to_rollout
 
-        def wrong(new: Any) -> dict[str, Any]:
-            found = arrive(new)
-            found[SPOILT].view(-1)[:elements] += 1e-6
-            return found
+        def wrong(new: Any) -> Iterator[tuple[str, Tensor]]:
+            for name, own in arrive(new):
+                if name == SPOILT:
+                    own.view(-1)[:elements] += 1e-6
+                yield name, own
 
         states.port.on.strategy.to_rollout = wrong  # type: ignore[method-assign]
 
@@ -185,8 +190,12 @@ def test_log_probs_find_a_parameter_that_changed_after_it_arrived(
         reshard = states.port
         assert isinstance(reshard, Reshard)
 
+        assert isinstance(reshard.rollout, RolloutWeights)
+        assert isinstance(reshard.engine, SlicedEngine)
+        slices = reshard.rollout.slices
+
         def filled(version: int) -> None:
-            reshard.rollout.slices[SPOILT].mul_(-1)
+            slices[SPOILT].mul_(-1)
 
         reshard.engine.filled = filled  # type: ignore[method-assign]
 
@@ -224,10 +233,8 @@ def test_a_parameter_that_did_not_come_is_named(save_reference: SaveReference) -
         assert isinstance(states.port, Reshard)
         arrive = states.port.on.strategy.to_rollout
 
-        def short(new: Any) -> dict[str, Any]:
-            found = arrive(new)
-            del found[SPOILT]
-            return found
+        def short(new: Any) -> Iterator[tuple[str, Tensor]]:
+            return ((name, own) for name, own in arrive(new) if name != SPOILT)
 
         states.port.on.strategy.to_rollout = short  # type: ignore[method-assign]
 
@@ -270,13 +277,13 @@ def test_devices_that_start_again_after_one_died_in_a_reshard_generate_with_what
         dist.barrier()
         states.port.ready_to_train()
         if rank == 1:
-            states.port.rollout.make = lambda name: os._exit(3)  # type: ignore[method-assign]
+            states.port.rollout.make = lambda piece: os._exit(3)  # type: ignore[method-assign]
         states.sync(2)
 
     def second_life(rank: int) -> tuple[str, str]:
         states, _ = states_of(job, path, rank)
         assert isinstance(states.port, Reshard) and states.policy is not None
-        states.load(saved)
+        states.load(saved, step=1)
         states.sync(2)
         generating = states.port.engine.checksum()
         states.port.ready_to_train()

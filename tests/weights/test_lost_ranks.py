@@ -3,10 +3,12 @@ goes on from what was saved."""
 
 import os
 import re
+import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,8 +20,10 @@ from rljob_plan.resharding.boxes import Piece
 from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
+from rljob_runtime.weights.reshard import peers
 from rljob_runtime.weights.reshard.executor import Resharder
 from rljob_runtime.weights.reshard.strategies import AllgatherSwap
+from rljob_runtime.weights.reshard_state import Planned, Reshard
 
 PLAN = plan_of(
     "fewer tensor ranks", nodes=None, separated=False, widths=Widths(update=4, rollout=4)
@@ -101,7 +105,7 @@ def two_steps(rank: int, at: str, *, plan: ReshardPlan = PLAN, shares_memory: bo
 
     try:
         for _ in range(2):
-            strategy.to_rollout(new)
+            dict(strategy.to_rollout(new))
             backend.generates = True
             strategy.prefetch()
             strategy.to_update()
@@ -121,7 +125,7 @@ def restarted(rank: int, saved: Path) -> None:
     update = {name: tensor.clone() for name, tensor in read.items()}
     resharder = Resharder(PLAN, backend, sent=torch.float32, timeout_seconds=30)
     strategy = AllgatherSwap(resharder, update, backend)
-    found = strategy.to_rollout(lambda piece: made(piece, torch.float32, backend.ledger))
+    found = dict(strategy.to_rollout(lambda piece: made(piece, torch.float32, backend.ledger)))
     for name, tensor in slices_of(WHOLE, PLAN.rollout, rank).items():
         assert torch.equal(found[name], tensor), name
     strategy.to_update()
@@ -196,9 +200,9 @@ def test_who_waits_for_a_rank_that_gave_up_does_not_wait_for_its_timeout(
         alive.append(resharder)
         if rank == MORTAL:  # its process lives on, and its connections stay open
             with pytest.raises(MemoryError):
-                resharder.run(update, refuses)
+                dict(resharder.run(update, refuses))
         else:
-            resharder.run(update, lambda piece: made(piece, torch.float32, backend.ledger))
+            dict(resharder.run(update, lambda piece: made(piece, torch.float32, backend.ledger)))
 
     with pytest.raises(RanksFailed) as failed:
         on_ranks(4, reshard, seconds=60, grace_seconds=40)
@@ -229,10 +233,81 @@ def test_a_rank_that_never_comes_is_named_after_the_timeout(shares_memory: bool,
         )
         kept.append(resharder)
         if rank != MORTAL:
-            resharder.run(update, lambda piece: made(piece, torch.float32, backend.ledger))
+            dict(resharder.run(update, lambda piece: made(piece, torch.float32, backend.ledger)))
 
     with pytest.raises(RanksFailed) as failed:
         on_ranks(4, stay_away)
 
     reasons = failed.value.reasons
     assert any(re.search(told, reason) for reason in reasons.values()), reasons
+
+
+def test_a_rank_that_dies_on_its_way_to_the_others_is_not_waited_for_as_long_as_a_reshard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peers, "MEET_SECONDS", 2.0)
+
+    def meet(rank: int) -> None:
+        if rank == MORTAL:
+            monkeypatch.setattr(peers.Listening, "meet", lambda *_: os._exit(3))
+        backend = CpuBackend(name=f"emulated:{rank}")
+        alive.append(Resharder(PLAN, backend, sent=torch.float32, timeout_seconds=600))
+
+    with pytest.raises(RanksFailed) as failed:
+        on_ranks(4, meet, seconds=120, grace_seconds=60)
+
+    reasons = failed.value.reasons
+    assert all("to share memory within 2 s" in reasons[rank] for rank in (0, 2, 3)), reasons
+
+
+class EndsLate:
+    """As groups that wait for a rank that has died."""
+
+    def __init__(self, until: threading.Event) -> None:
+        self.until = until
+
+    def close(self) -> None: ...
+
+    def __del__(self) -> None:
+        self.until.wait(60)
+
+
+class Holds:
+    """A strategy, which has the weights that are trained."""
+
+    def __init__(self, weights: Tensor) -> None:
+        self.weights = weights
+
+
+def test_weights_are_let_go_while_groups_still_wait_for_who_died() -> None:
+    late, nothing = threading.Event(), cast(Any, None)
+
+    def planned(_: object) -> Planned:
+        ends: Any = EndsLate(late)
+        strategy: Any = Holds(torch.ones(3))
+        return Planned(
+            plan=nothing,
+            members=ends,
+            resharder=ends,
+            strategy=strategy,
+            checks=nothing,
+            merge=None,
+        )
+
+    own = Reshard(
+        make=planned,
+        update={},
+        policy=None,
+        rollout=None,
+        engine=None,
+        ledger=nothing,
+        vocab_size=1,
+        max_length=1,
+    )
+    own.meet(nothing)
+    weights = weakref.ref(cast(Any, own.on.strategy).weights)
+
+    own.leave()
+
+    assert weights() is None
+    late.set()

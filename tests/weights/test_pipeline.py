@@ -72,7 +72,7 @@ def test_the_next_gather_has_begun_and_the_last_swap_goes_on_while_a_bucket_is_s
             swapping.add(number)
             return lambda: swapping.remove(number)
 
-        resharder.run(update, new, release=leave)
+        dict(resharder.run(update, new, release=leave))
         return buckets
 
     assert on_ranks(4, reshard)[0] > 3

@@ -38,10 +38,12 @@ def reshard(
         ledger.track(MemoryKind.UPDATE_WEIGHTS, update.values())
         ledger.reset_peaks()
 
-        found = resharder.run(
-            update,
-            lambda piece: made(piece, generated, ledger),
-            release=lambda names, update=update: partial(forget, update, names),  # type: ignore[misc]
+        found = dict(
+            resharder.run(
+                update,
+                lambda piece: made(piece, generated, ledger),
+                release=lambda names, update=update: partial(forget, update, names),  # type: ignore[misc]
+            )
         )
 
         assert not update
@@ -120,7 +122,7 @@ def test_buffers_that_do_not_fit_are_refused_by_name():
         update = slices_of(whole_weights(plan.update.shape, torch.float32), plan.update, rank)
         backend = CpuBackend(name="emulated:0", limit_bytes=1)
         resharder = Resharder(plan, backend, sent=torch.float32, timeout_seconds=30)
-        resharder.run(update, lambda piece: torch.empty(piece.box.size))
+        dict(resharder.run(update, lambda piece: torch.empty(piece.box.size)))
 
     with pytest.raises(RanksFailed, match="DeviceMemoryError: device emulated:0: buffers need"):
         on_ranks(4, without_room)

@@ -1,7 +1,7 @@
 """Devices that train give devices that generate their slices alone, by the plan, however many there are."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,15 @@ import pytest
 import torch
 from forked_ranks import RanksFailed, on_ranks
 from separated_states import SeparatedDevice, separated_job
+from torch import Tensor
 
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import weights_checksum
+from rljob_runtime.rollout.rollout_engine import SlicedEngine
 from rljob_runtime.weights.reshard_state import Reshard
+from rljob_runtime.weights.rollout_weights import RolloutWeights
 
 SaveReference = Callable[..., Path]
 LAYOUTS: dict[str, tuple[str, dict[str, Any], dict[str, Any], tuple[int, int]]] = {
@@ -84,6 +88,55 @@ def test_the_plan_is_another_one_when_devices_come_and_go(save_reference: SaveRe
     assert on_ranks(4, device, seconds=120) == [[], [], [expected] * 3, [expected] * 2]
 
 
+def with_deltas(job: ResolvedJob) -> ResolvedJob:
+    """Trained in float32, generated with in bfloat16."""
+    changed = {
+        "resharding": job.spec.resharding.model_copy(update={"deltas": True}),
+        "rollout": job.spec.rollout.model_copy(update={"dtype": "bfloat16"}),
+    }
+    return job.model_copy(update={"spec": job.spec.model_copy(update=changed)})
+
+
+def test_changes_alone_travel_bit_by_bit_and_whole_slices_after_who_came(
+    save_reference: SaveReference,
+) -> None:
+    path = save_reference("qwen3")
+    job = with_deltas(separated_job(path, {"tensor": 2}, {}, devices=(2, 2)))
+
+    def device(rank: int) -> list[tuple[int | None, int, str]]:
+        own, found = SeparatedDevice(job, path, rank, meetings=2), []
+        for version in range(4):
+            if version in (0, 3):
+                own.meet(version // 3, 4)
+            policy = own.states.policy
+            if policy is not None and version == 1:
+                for _, weight in policy.held.model.trained_parameters():
+                    weight.data.view(-1)[::50] *= 1.01
+            if policy is not None and version == 2:
+                for _, weight in policy.held.model.trained_parameters():
+                    weight.data += 0.5
+            figures = own.states.sync(version).reshard
+            assert figures is not None and figures.peak_bytes <= figures.bound_bytes
+            checksum = (
+                own.states.port.engine.checksum()  # type: ignore[attr-defined]
+                if policy is None
+                else weights_checksum(policy.held.whole_weights(), dtype=torch.bfloat16)
+            )
+            found.append((figures.delta_bytes, figures.received_bytes, checksum))
+        return found
+
+    ranks = on_ranks(4, device, seconds=200)
+
+    for each in zip(*ranks, strict=True):
+        assert len({checksum for *_, checksum in each}) == 1
+    whole, few, most, again = ([rank[version] for rank in ranks[2:]] for version in range(4))
+    assert [told for told, *_ in (*whole, *again)] == [None] * 4
+    for told, received, _ in few:
+        assert told is not None and told < 0.1 * received
+    for told, received, _ in most:
+        assert told is not None and 0.9 * received < told < 1.05 * received
+
+
 def test_adapters_are_merged_on_their_way_to_separated_devices(
     save_reference: SaveReference,
 ) -> None:
@@ -121,11 +174,11 @@ def test_a_slice_that_is_wrong_is_found_on_all_devices(save_reference: SaveRefer
         assert isinstance(port, Reshard)
         arrive = port.on.strategy.to_rollout
 
-        def wrong(new: Any) -> Any:
-            found = arrive(new)
-            if rank == 3:
-                found[name][0] += 1
-            return found
+        def wrong(new: Any) -> Iterator[tuple[str, Tensor]]:
+            for found, own in arrive(new):
+                if rank == 3 and found == name:
+                    own[0] += 1
+                yield found, own
 
         port.on.strategy.to_rollout = wrong  # type: ignore[method-assign]
         with pytest.raises(WeightsError) as caught:
@@ -194,6 +247,7 @@ def test_slices_come_while_devices_generate_and_are_taken_together(
         report = states.in_flight.switch(2)
         assert report.in_flight is not None and report.in_flight.probe_gap is not None
         assert report.in_flight.probe_gap < 1e-4
+        assert isinstance(states.port.rollout, RolloutWeights)
         assert report.in_flight.checks > len(states.port.rollout.slices)
         return engine.checksum(), report.in_flight.received_bytes, engine.version
 
@@ -220,7 +274,8 @@ def test_slices_that_changed_between_host_and_engine_are_found(
             states.port.send(1)
             return ""
         assert states.in_flight is not None and isinstance(states.port, Reshard)
-        assert states.port.engine is not None and states.port.rollout is not None
+        assert isinstance(states.port.engine, SlicedEngine)
+        assert isinstance(states.port.rollout, RolloutWeights)
         if rank == 2:
             weight = states.port.rollout.slices["model.norm.weight"]
             filled = states.port.engine.filled

@@ -33,7 +33,7 @@ def a_step(
     held: dict[str, MemoryReport] = {}
     for step in range(steps):
         backend.ledger.reset_peaks()
-        found = way.to_rollout(lambda piece: made(piece, torch.float32, backend.ledger))
+        found = dict(way.to_rollout(lambda piece: made(piece, torch.float32, backend.ledger)))
         held["generating"] = backend.ledger.report()
         assert_slices(found, whole, plan, rank, grown=step)
         found.clear()

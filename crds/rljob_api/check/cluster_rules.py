@@ -7,11 +7,14 @@ from collections.abc import Iterator
 
 from rljob_api.check.pod_rules import key_problems
 from rljob_api.check.rules import Rule, use_one_of
+from rljob_api.spec.pods import PodTemplate
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.products import legal_devices
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.scheduling import QUEUE_NEEDED, QUEUED
 from rljob_api.topology.devices import num_nodes
+from rljob_api.topology.elastic import is_elastic
+from rljob_api.topology.super_pods import SP_BLOCK, super_pod_node, worker_pods
 
 
 def deadline_rule(spec: RLJobSpec) -> Iterator[Problem]:
@@ -64,6 +67,21 @@ def scheduling_rule(spec: RLJobSpec) -> Iterator[Problem]:
             f"is {queue!r}, but scheduler {scheduler} has no queues; leave it out or use one of "
             f"{', '.join(QUEUED)}",
         )
+    yield from _partial_admission(spec)
+
+
+def _partial_admission(spec: RLJobSpec) -> Iterator[Problem]:
+    least, path = spec.scheduling.min_rollout_devices, "spec.scheduling.minRolloutDevices"
+    if least is None:
+        return
+    if spec.scheduling.scheduler != "kueue":
+        yield Problem(path, f"is {least}, but only kueue admits a part of a job; leave it out")
+    elif not is_elastic(spec):
+        yield Problem(
+            path,
+            f"is {least}, but the devices of this job cannot become fewer; give placement.mode: separated "
+            "and placement.updateDevices, or leave it out",
+        )
 
 
 def accelerator_rule(spec: RLJobSpec) -> Iterator[Problem]:
@@ -86,9 +104,36 @@ def accelerator_rule(spec: RLJobSpec) -> Iterator[Problem]:
     yield from key_problems(f"{path}.nodeSelector", accelerator.node_selector)
 
 
+def super_pod_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """What Volcano's Ascend plugin would refuse of a job in super-pods of Atlas A3: parts of nodes where
+    there are several, and an sp-block that does not cut the job into whole nodes."""
+    node, devices, pods = super_pod_node(spec), spec.accelerator.devices_per_node, worker_pods(spec)
+    if node is None:
+        return
+    if devices > node or (pods > 1 and devices < node):
+        yield Problem(
+            "spec.accelerator.devicesPerNode",
+            f"is {devices}, but Volcano gives a job on {'several nodes' if pods > 1 else 'one node'} of A3 "
+            f"super-pods {'whole' if pods > 1 else 'no more than'} nodes of {node} devices; use {node}",
+        )
+        return
+    annotations = (spec.pod_templates.worker or PodTemplate()).annotations
+    given, legal = (
+        annotations.get(SP_BLOCK),
+        [devices * n for n in range(1, pods + 1) if pods % n == 0],
+    )
+    if given is not None and given not in map(str, legal):
+        yield Problem(
+            f"spec.podTemplates.worker.annotations[{SP_BLOCK}]",
+            f"is {given!r}, which does not cut {pods * devices} devices into whole nodes of {devices}; use "
+            f"one of {', '.join(map(str, legal))}, or leave it out",
+        )
+
+
 CLUSTER_RULES: tuple[Rule, ...] = (
     deadline_rule,
     failure_rule,
     scheduling_rule,
     accelerator_rule,
+    super_pod_rule,
 )

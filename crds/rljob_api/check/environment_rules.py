@@ -5,7 +5,7 @@ Pure functions from a spec to problems, called by `load`.
 
 from collections.abc import Iterator
 
-from rljob_api.check.rules import Rule
+from rljob_api.check.rules import Rule, own_reward
 from rljob_api.spec.environment import Environment
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
@@ -59,17 +59,8 @@ def environment_data_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 def environment_reward_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """Only games give a reward of their own, and one is enough."""
-    ours = [index for index, reward in enumerate(spec.rewards) if reward.type == "environment"]
-    if ours and spec.data.environment is None:
-        yield Problem(
-            f"spec.rewards[{ours[0]}].type",
-            f"environment needs {PATH}, whose games give it; with other data use exact, math-verify, regex, "
-            "format or python",
-        )
-    for index in ours[1:]:
-        yield Problem(
-            f"spec.rewards[{index}].type", "environment is there already; keep one reward of it"
-        )
+    missing = None if spec.data.environment else f"{PATH}, whose games give it"
+    yield from own_reward(spec, "environment", giver=missing, else_use="with other data")
 
 
 def environments(spec: RLJobSpec) -> Iterator[tuple[str, Environment]]:

@@ -6,7 +6,7 @@ Pure functions from a spec to problems, called by `load`.
 from collections.abc import Iterator
 
 from rljob_api.check.rules import Rule, exactly_one
-from rljob_api.spec.evaluation import Evaluation
+from rljob_api.spec.evaluation import Evaluation, EvaluationSuite
 from rljob_api.spec.messages import suggestion
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
@@ -64,23 +64,14 @@ def suite_rule(spec: RLJobSpec) -> Iterator[Problem]:
         seen.add(suite.name)
         sources = {
             "reasoningGym": suite.reasoning_gym,
+            "drawn": suite.drawn,
             "jsonl": suite.jsonl,
+            "parquet": suite.parquet,
             "source": suite.source,
             "environment": suite.environment,
         }
         yield from exactly_one(path, sources)
-        if suite.reasoning_gym is None and suite.levels:
-            yield Problem(
-                f"{path}.levels",
-                "are those of a reasoning-gym curriculum; leave them out, or use reasoningGym",
-            )
-        elif suite.reasoning_gym is not None and suite.reasoning_gym.curriculum is not None:
-            yield Problem(
-                f"{path}.reasoningGym.curriculum",
-                "is for training; use levels for a set of each, or leave it out",
-            )
-        elif suite.levels and suite.reasoning_gym and suite.reasoning_gym.level is not None:
-            yield Problem(f"{path}.reasoningGym.level", "is given by levels already; leave one out")
+        yield from _level_problems(suite, path)
         by_dataset = any(reward.type == "dataset" for reward in spec.rewards)
         if suite.reasoning_gym is None and by_dataset:
             yield Problem(
@@ -88,6 +79,24 @@ def suite_rule(spec: RLJobSpec) -> Iterator[Problem]:
                 "has no scorer for rewards of type dataset, which are reasoning-gym's; use exact, "
                 "math-verify, regex, format or python in spec.rewards, or a suite of reasoningGym",
             )
+
+
+def _level_problems(suite: EvaluationSuite, path: str) -> Iterator[Problem]:
+    generator = suite.reasoning_gym or suite.drawn
+    place = f"{path}.reasoningGym" if suite.reasoning_gym else f"{path}.drawn"
+    if generator is None:
+        if suite.levels:
+            yield Problem(
+                f"{path}.levels",
+                "are those of a reasoning-gym curriculum, or of drawn pictures; leave them out, or use "
+                "reasoningGym or drawn",
+            )
+    elif generator.curriculum is not None:
+        yield Problem(
+            f"{place}.curriculum", "is for training; use levels for a set of each, or leave it out"
+        )
+    elif suite.levels and generator.says_level:
+        yield Problem(f"{place}.level", "is given by levels already; leave one out")
 
 
 EVALUATION_RULES: tuple[Rule, ...] = (best_rule, suite_rule)

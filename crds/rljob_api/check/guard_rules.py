@@ -1,4 +1,4 @@
-"""Rules on guards: a rollback has somewhere to go.
+"""Rules on guards and stragglers: a rollback has somewhere to go, a device can be replaced.
 
 Pure functions from a spec to problems, called by `load`.
 """
@@ -9,6 +9,7 @@ from rljob_api.check.rules import Rule
 from rljob_api.spec.guards import steps_of
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.devices import keeps_engine
 
 
 def rollback_rule(spec: RLJobSpec) -> Iterator[Problem]:
@@ -34,4 +35,16 @@ def rollback_rule(spec: RLJobSpec) -> Iterator[Problem]:
             )
 
 
-GUARD_RULES: tuple[Rule, ...] = (rollback_rule,)
+def straggler_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """A process makes an engine other than `torch` once, and keeps it where one device has the model."""
+    trains_too = spec.placement.mode == "colocated" and "generate" in spec.states
+    once = spec.rollout.engine != "torch" and not keeps_engine(spec)
+    if spec.stragglers.action == "replace" and trains_too and once:
+        yield Problem(
+            "spec.stragglers.action",
+            f"is replace, but colocated devices cannot make the engine {spec.rollout.engine} a second time "
+            "when they meet anew; use tell, or placement.mode: separated",
+        )
+
+
+GUARD_RULES: tuple[Rule, ...] = (rollback_rule, straggler_rule)

@@ -7,12 +7,15 @@ import math
 from collections.abc import Iterator
 
 from rljob_api.check.rules import Rule, divisors, use_one_of
+from rljob_api.model.architecture import Shape
 from rljob_api.model.volumes import BYTES_PER_ITEM
+from rljob_api.spec.engines import UpdateParallelism
 from rljob_api.spec.environment import OUTCOME_BYTES
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.section import parse_quantity
 from rljob_api.topology.devices import (
+    UpdateDegrees,
     expert_degrees,
     most_ahead,
     num_nodes,
@@ -24,6 +27,7 @@ from rljob_api.topology.devices import (
     total_devices,
     update_replicas,
 )
+from rljob_api.topology.second_copies import held_alone
 
 REPLICAS = "spec.dock.replicas"
 
@@ -153,9 +157,15 @@ def update_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 def capacity_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """The dock holds a whole step, the steps that are generated ahead of it, and the open prompts."""
+    yield from capacity_problems(spec, route_bytes=0)
+
+
+def capacity_problems(spec: RLJobSpec, *, route_bytes: int) -> Iterator[Problem]:
+    """The same where each sample has so many bytes of routes."""
     warehouses, steps = num_warehouses(spec), 1 + most_ahead(spec)
     prompts, going_on = held_prompts(spec), open_prompts(spec)
-    held, capacity = prompts * group_bytes(spec), parse_quantity(spec.dock.capacity)
+    each = group_bytes(spec) + spec.batch.samples_per_prompt * route_bytes
+    held, capacity = prompts * each, parse_quantity(spec.dock.capacity)
     needed = -(-held * 4 // 3)  # new rows and what is written to them leave a quarter free
     of = "a step" if steps == 1 else f"{steps} steps"
     of += " and those that go on" if going_on else ""
@@ -201,6 +211,39 @@ def copies_on_one_node(spec: RLJobSpec) -> Iterator[Problem]:
         )
 
 
+def redundancy_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """A second copy is of what one rank alone holds, and on another rank or beside its process."""
+    kind, path = spec.update.redundancy, "spec.update.redundancy"
+    ranks = roles(spec.placement, spec.accelerator).update
+    if kind == "none" or not all(data for _, data in _trained(spec, ranks)):
+        return
+    if not any(held_alone(_known(degrees, data)) for degrees, data in _trained(spec, ranks)):
+        degrees, data = _trained(spec, ranks)[0]
+        yield Problem(
+            path,
+            f"is {kind}, but with data {data}, context {degrees.context} and zero 0 no device holds anything "
+            "alone: others give its state to whoever replaces it; use none, or zero: 1, 2 or 3",
+        )
+    elif kind == "peer" and ranks == 1:
+        yield Problem(
+            path,
+            "is peer, but one device trains, and no other has room for its copy; use host, or more devices "
+            "that train",
+        )
+
+
+def _trained(spec: RLJobSpec, ranks: int) -> list[tuple[UpdateParallelism, int | None]]:
+    """Degrees of each model that is trained, with its replicas."""
+    layouts = [spec.update.parallelism]
+    if spec.has_critic:
+        layouts.append(spec.critic.parallelism if spec.critic else UpdateParallelism())
+    return [(degrees, update_replicas(degrees, ranks)) for degrees in layouts]
+
+
+def _known(degrees: UpdateParallelism, data: int | None) -> UpdateDegrees:
+    return UpdateDegrees.model_validate({**dict(degrees), "data": data})
+
+
 def held_prompts(spec: RLJobSpec) -> int:
     """Prompts that the fullest warehouse keeps at most: of a step, of those generated ahead of it, and
     the open ones, which are there twice while they move to the next step's.
@@ -221,9 +264,24 @@ def group_bytes(spec: RLJobSpec) -> int:
     columns = len(params.response_columns) + spec.has_turns  # the mask
     columns += spec.flow.partial_rollout is not None  # versions
     sample = columns * batch.max_response_length + len(params.scalars)
-    if spec.data.environment is not None:
+    if spec.has_outcomes:
         sample += OUTCOME_BYTES // BYTES_PER_ITEM
-    return BYTES_PER_ITEM * (batch.max_prompt_length + batch.samples_per_prompt * sample)
+    items = batch.max_prompt_length + batch.samples_per_prompt * sample
+    return BYTES_PER_ITEM * items + picture_bytes(spec)
+
+
+def sample_route_bytes(spec: RLJobSpec, shape: Shape | None) -> int:
+    """Bytes in the dock of the routes of one sample of the longest lengths; 0 where none are replayed."""
+    if shape is None or not spec.update.router_replay:
+        return 0
+    return shape.route_bytes * (spec.batch.max_prompt_length + spec.batch.max_response_length)
+
+
+def picture_bytes(spec: RLJobSpec) -> int:
+    """Bytes in the dock of the pictures of one prompt, at most: 8 bits for each of three colours."""
+    if spec.model.vision is None:
+        return 0
+    return 3 * spec.data.most_pixels(spec.batch.max_prompt_length)
 
 
 def _product(
@@ -254,6 +312,29 @@ def _product(
         if rest:
             remedy = f"use degrees whose product is {devices}"
         yield Problem(path, f"{shown} is {product}, but there are {whose}; {remedy}")
+
+
+def deltas_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Changes travel between devices apart, by a plan, in a type in which most items stay."""
+    if not spec.resharding.deltas:
+        return
+    path = "spec.resharding.deltas"
+    if spec.placement.mode != "separated":
+        yield Problem(
+            path,
+            "is true with placement.mode colocated, whose devices have both versions in their own memory; "
+            "leave it out, or set spec.placement.mode: separated",
+        )
+    if spec.resharding.strategy == "stream":
+        yield Problem(
+            path, "is true with resharding.strategy stream, which keeps nothing; use allgather"
+        )
+    if "bfloat16" not in (spec.update.dtype, spec.rollout.dtype):
+        yield Problem(
+            path,
+            f"is true with update.dtype {spec.update.dtype} and rollout.dtype {spec.rollout.dtype}, in which "
+            "nearly all items change in a step; set one of them to bfloat16",
+        )
 
 
 def _devices(spec: RLJobSpec) -> str:
@@ -293,4 +374,6 @@ LAYOUT_RULES: tuple[Rule, ...] = (
     update_share_rule,
     capacity_rule,
     replicas_rule,
+    redundancy_rule,
+    deltas_rule,
 )

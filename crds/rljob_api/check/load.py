@@ -10,10 +10,12 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
+from rljob_api.check.agent_rules import AGENT_RULES
 from rljob_api.check.algorithm_rules import ALGORITHM_RULES
 from rljob_api.check.annotations import annotation_problems
 from rljob_api.check.cluster_rules import CLUSTER_RULES
 from rljob_api.check.critic_rules import CRITIC_RULES
+from rljob_api.check.elastic_rules import ELASTIC_RULES
 from rljob_api.check.environment_rules import ENVIRONMENT_RULES
 from rljob_api.check.evaluation_rules import EVALUATION_RULES
 from rljob_api.check.flow_rules import FLOW_RULES
@@ -26,6 +28,7 @@ from rljob_api.check.rules import RULES
 from rljob_api.check.tool_rules import TOOL_RULES
 from rljob_api.check.tracking_rules import TRACKING_RULES
 from rljob_api.check.turn_rules import TURN_RULES
+from rljob_api.check.vision_rules import VISION_RULES
 from rljob_api.check.yaml_text import parse_yaml
 from rljob_api.spec.messages import problem_of, show
 from rljob_api.spec.problems import InvalidJob, Problem
@@ -81,12 +84,15 @@ def rule_problems(spec: RLJobSpec) -> list[Problem]:
         *training,
         *EVALUATION_RULES,
         *GUARD_RULES,
+        *ELASTIC_RULES,
         *PROFILE_RULES,
         *TRACKING_RULES,
         *FLOW_RULES,
         *TOOL_RULES,
         *TURN_RULES,
         *ENVIRONMENT_RULES,
+        *AGENT_RULES,
+        *VISION_RULES,
         *CLUSTER_RULES,
         *POD_RULES,
     ):

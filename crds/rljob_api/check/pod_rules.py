@@ -13,6 +13,7 @@ from rljob_api.spec.pods import EnvironmentVariable, PodTemplate, Resources, Vol
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.pod_names import CONFIG_DIRECTORY, RUNS_DIRECTORY
+from rljob_api.topology.worker_pods import device_resource_name
 
 KEY_PATTERN = (
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -33,13 +34,14 @@ Templates = Iterator[tuple[str, PodTemplate]]
 
 def resources_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """Requests within limits; devices are counted in spec.accelerator alone."""
+    resource = device_resource_name(spec.accelerator)
     for path, template in _templates(spec):
         own = template.resources or Resources()
         for kind, amounts in (("requests", own.requests), ("limits", own.limits)):
             yield from key_problems(f"{path}.resources.{kind}", amounts)
-            if spec.accelerator.resource_name in amounts:
+            if resource in amounts:
                 yield Problem(
-                    f"{path}.resources.{kind}[{spec.accelerator.resource_name}]",
+                    f"{path}.resources.{kind}[{resource}]",
                     "is set by spec.accelerator.devicesPerNode; leave it out",
                 )
         for name in own.requests.keys() & own.limits.keys():

@@ -17,18 +17,24 @@ Rule = Callable[[RLJobSpec], Iterable[Problem]]
 
 VLLM_TEMPERATURES = (0.01, 2.0)
 """vLLM raises lower ones to 0.01 by itself and refuses higher ones."""
+VLLM_CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Features of a head for which vLLM 0.32 has attention on CPU, as it says where it first computes."""
+WARMED_UP = ("tiny", "tiny-vl")
+"""Built-in models that a warm-up on the job's task makes, over bytes."""
 PATTERN_TYPES = ("regex", "format")
+OPTIONAL = (("pattern", "boxes"), ("pattern", "count"))
+"""Members of rewards that go without."""
 PLACEHOLDER = r"(?<!\{)\{[A-Za-z_]\w*\}"
 
 
 def model_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Exactly one of path and builtin; a warm-up for `tiny` alone."""
+    """Exactly one of path and builtin; a warm-up for those that are made by one."""
     model = spec.model
     yield from exactly_one("spec.model", {"path": model.path, "builtin": model.builtin})
-    if model.warmup is not None and model.builtin != "tiny":
+    if model.warmup is not None and model.builtin not in WARMED_UP:
         yield Problem(
             "spec.model.warmup",
-            f"is only for builtin: tiny, not for {model.builtin or model.path!r}; leave it out",
+            f"is only for builtin: tiny and tiny-vl, not for {model.builtin or model.path!r}; leave it out",
         )
 
 
@@ -37,7 +43,9 @@ def data_rule(spec: RLJobSpec) -> Iterator[Problem]:
     data = spec.data
     sources = {
         "reasoningGym": data.reasoning_gym,
+        "drawn": data.drawn,
         "jsonl": data.jsonl,
+        "parquet": data.parquet,
         "source": data.source,
         "environment": data.environment,
         "preferences": data.preferences,
@@ -56,10 +64,11 @@ def data_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 def curriculum_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """One way to say how difficult prompts are; every level has its steps."""
-    gym, path = spec.data.reasoning_gym, "spec.data.reasoningGym"
+    gym = spec.data.generator
+    path = "spec.data.reasoningGym" if spec.data.reasoning_gym else "spec.data.drawn"
     if gym is None or gym.curriculum is None:
         return
-    if gym.level is not None:
+    if gym.says_level:
         yield Problem(f"{path}.level", "curriculum says the levels already; leave one of both out")
     begun = gym.curriculum.steps_per_level * (len(gym.curriculum.levels) - 1)
     if begun >= spec.steps:
@@ -72,10 +81,11 @@ def curriculum_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 def chat_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """The built-in byte tokenizer has no chat template."""
-    if spec.data.chat and spec.model.builtin == "tiny":
+    if spec.data.chat and spec.model.builtin in WARMED_UP:
         yield Problem(
             "spec.data.chat",
-            "is true, but builtin tiny has no chat template; set it to false or use another model",
+            f"is true, but builtin {spec.model.builtin} has no chat template; set it to false or use another "
+            "model",
         )
 
 
@@ -102,6 +112,22 @@ def rewards_or_pairs_rule(spec: RLJobSpec) -> Iterator[Problem]:
         yield Problem(
             "spec.rewards",
             "has no use with spec.data.preferences, whose pairs say what is better; leave it out",
+        )
+
+
+def own_reward(
+    spec: RLJobSpec, kind: str, *, giver: str | None, else_use: str
+) -> Iterator[Problem]:
+    """A type of reward that something else of the job gives, which it needs, once. giver: what is missing."""
+    ours = [index for index, reward in enumerate(spec.rewards) if reward.type == kind]
+    if ours and giver is not None:
+        yield Problem(
+            f"spec.rewards[{ours[0]}].type",
+            f"{kind} needs {giver}; {else_use} use exact, math-verify, regex, format or python",
+        )
+    for index in ours[1:]:
+        yield Problem(
+            f"spec.rewards[{index}].type", f"{kind} is there already; keep one reward of it"
         )
 
 
@@ -276,7 +302,7 @@ def _members(reward: Reward, path: str) -> Iterator[Problem]:
         present = getattr(reward, member) is not None
         if needed and not present:
             yield Problem(f"{path}.{member}", f"is missing; type {reward.type} needs it")
-        elif present and not needed:
+        elif present and not needed and (member, reward.type) not in OPTIONAL:
             yield Problem(f"{path}.{member}", f"has no use with type {reward.type}; leave it out")
     if reward.params is not None and not is_extension(reward.type):
         yield _no_params(path, f"type {reward.type}")

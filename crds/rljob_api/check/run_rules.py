@@ -5,23 +5,31 @@ Called by the CLI before anything starts. Empty for a job that runs.
 
 from collections.abc import Iterator
 
+from rljob_api.check.megatron_rules import megatron_degrees, megatron_settings
+from rljob_api.model.architecture import Shape
+from rljob_api.spec.extensions import is_extension
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import can_reshard
+from rljob_api.topology.worker_pods import is_ascend
 
 WHEN = "rljob run cannot do that yet (rljob plan can)"
 SHARES = {"torch": ("tensor", "pipeline", "expert"), "vllm": ("tensor",)}
 """Degrees by which devices share a model, by rollout engine; those of packages have one device a model."""
 
 
-def refusals(job: RLJob) -> list[Problem]:
-    """Each setting that the runtime lacks, with the one that it has. job: passed the rules."""
+def refusals(job: RLJob, shape: Shape | None = None) -> list[Problem]:
+    """Each setting that the runtime lacks, with the one that it has. job: passed the rules. shape: the
+    model's, whose degrees are looked at too."""
     problems = [
         Problem(path, f"is {value}; {WHEN}; use {legal}")
         for path, value, legal in _only_one(job)
         if value != legal
     ]
-    problems += [*_rollout_degrees(job), *_reshard(job)]
+    problems += [*_adapted(job), *_rollout_degrees(job), *_reshard(job), *_replay(job, shape)]
+    if shape is not None:
+        update = job.spec.update
+        problems += megatron_degrees(update.engine, update.parallelism, shape)
     if job.spec.suspend:
         message = "is true, but rljob run starts at once; set it to false or leave it out"
         problems.append(Problem("spec.suspend", message))
@@ -32,16 +40,44 @@ def _only_one(job: RLJob) -> Iterator[tuple[str, object, object]]:
     """(path, value, the only value that runs)."""
     spec = job.spec
     update = spec.update
-    yield "spec.accelerator.type", spec.accelerator.type, "emulated"
-    if update.engine == "mindspeed":
-        yield "spec.update.engine", update.engine, "megatron"
-    if update.engine in ("megatron", "mindspeed"):
-        yield "spec.update.optimizer.momentsDtype", update.optimizer.moments_dtype, "float32"
-        yield "spec.update.offload", update.offload, "none"
-        yield (
-            "spec.update.parallelism.zero",
-            update.parallelism.zero,
-            min(update.parallelism.zero, 1),
+    if is_ascend(spec.accelerator):  # weights go between separated devices over gloo alone
+        yield "spec.placement.mode", spec.placement.mode, "colocated"
+    yield from megatron_settings(update)
+
+
+def _adapted(job: RLJob) -> Iterator[Problem]:
+    """Megatron computes on NPUs with MindSpeed's adaptor, and with it nowhere else."""
+    engine, accelerator = job.spec.update.engine, job.spec.accelerator
+    adapted = "mindspeed" if is_ascend(accelerator) else "megatron"
+    if engine in ("megatron", "mindspeed") and engine != adapted:
+        yield Problem(
+            "spec.update.engine",
+            f"is {engine} with spec.accelerator.type: {accelerator.type}; use {adapted}",
+        )
+
+
+def _replay(job: RLJob, shape: Shape | None) -> Iterator[Problem]:
+    """Who tells and who takes routes."""
+    spec, path = job.spec, "spec.update.routerReplay"
+    if not spec.update.router_replay:
+        return
+    for name, engine in (("rollout", spec.rollout.engine), ("update", spec.update.engine)):
+        if engine != "torch":
+            yield Problem(
+                path,
+                f"is true with spec.{name}.engine: {engine}; {WHEN}; use spec.{name}.engine: torch, or false",
+            )
+    if spec.has_pairs:
+        yield Problem(
+            path,
+            "is true with spec.data.preferences, where nothing is generated whose routes could be "
+            "replayed; leave it out",
+        )
+    if shape is None:
+        yield Problem(
+            path,
+            f"is true, but the shape of {spec.model.path} is unknown; use a model of docs/models.md with "
+            "experts, or false",
         )
 
 
@@ -66,6 +102,7 @@ def _reshard(job: RLJob) -> Iterator[Problem]:
     if strategy in (None, "stream") or (can_reshard(spec) and spec.placement.mode == placed):
         return
     own_form = "which keeps its weights in a form of its own"
+    built_in = "torch" if is_extension(spec.update.engine) else spec.update.engine
     named = (
         (
             "placement.mode",
@@ -73,8 +110,13 @@ def _reshard(job: RLJob) -> Iterator[Problem]:
             placed,
             "whose devices hold one layout",
         ),
-        ("update.engine", spec.update.engine, "torch", own_form),
-        ("rollout.engine", spec.rollout.engine, "torch", own_form),
+        ("update.engine", spec.update.engine, built_in, own_form),
+        (
+            "rollout.engine",
+            spec.rollout.engine,
+            "torch" if is_extension(spec.rollout.engine) else spec.rollout.engine,
+            own_form,
+        ),
         ("rollout.quantization", spec.rollout.quantization, "none", "which rounds what it takes"),
     )
     others = [

@@ -6,8 +6,10 @@ first stages take one more, as DeepSeek-R1's 61 layers on 6 stages do in the pap
 
 from collections.abc import Iterator, Mapping
 
+from rljob_api.check.layout_rules import capacity_problems, sample_route_bytes
 from rljob_api.check.lora_rules import lora_shape_problems
-from rljob_api.check.rules import divisors, use_one_of
+from rljob_api.check.rules import VLLM_CPU_HEADS, divisors, use_one_of
+from rljob_api.check.vision_rules import SEEING_ROLLOUTS, SEEING_UPDATES
 from rljob_api.model.architecture import Shape
 from rljob_api.spec.critic import Critic
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
@@ -32,7 +34,61 @@ def shape_problems(
         *lora_shape_problems(spec, shape),
         *_beside(spec, shape, others or {}),
         *_rounded_experts(spec, shape),
+        *_heads_on_cpu(spec, shape),
+        *_vision(spec, shape, others or {}),
+        *_replayed(spec, shape),
     ]
+
+
+def _replayed(spec: RLJobSpec, shape: Shape) -> Iterator[Problem]:
+    """Routes are of models with experts, and lie in the dock."""
+    if not spec.update.router_replay:
+        return
+    if shape.experts is None:
+        yield Problem(
+            "spec.update.routerReplay",
+            f"is true, but the model ({shape.family}) has no experts; leave it out",
+        )
+    elif not [*capacity_problems(spec, route_bytes=0)]:
+        yield from capacity_problems(spec, route_bytes=sample_route_bytes(spec, shape))
+
+
+def _vision(spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape]) -> Iterator[Problem]:
+    """What does not know models with a vision tower, and what needs one."""
+    if spec.model.vision is not None and not shape.tower:
+        yield Problem(
+            "spec.model.vision",
+            f"is {spec.model.vision}, but the model ({shape.family}) has no vision tower; name a Qwen2.5-VL "
+            "or Qwen3-VL in spec.model.path, or leave it out",
+        )
+    for path, engine, seeing in (
+        ("spec.update.engine", spec.update.engine, SEEING_UPDATES),
+        ("spec.rollout.engine", spec.rollout.engine, SEEING_ROLLOUTS),
+    ):
+        if shape.tower and engine not in seeing:
+            yield Problem(
+                path,
+                f"is {engine}, which has no models with a vision tower ({shape.family}); use "
+                f"{' or '.join(seeing)}",
+            )
+    for name, given in (("critic", spec.has_critic), ("teacher", spec.teacher is not None)):
+        if spec.model.vision is not None and given:
+            yield from _sees_alike(shape, others.get(name, shape), f"spec.{name}.path")
+
+
+def _sees_alike(shape: Shape, other: Shape, path: str) -> Iterator[Problem]:
+    """Who gets the policy's token ids is shown pictures in place of the same ones."""
+    remedy = f"name a model of the policy's family ({shape.family})"
+    if not other.tower:
+        yield Problem(
+            path, f"has no vision tower ({other.family}), and rows show pictures; {remedy}"
+        )
+    elif other.token_side != shape.token_side:
+        yield Problem(
+            path,
+            f"sees tokens of {other.token_side} × {other.token_side} pixels, and the policy of "
+            f"{shape.token_side} × {shape.token_side}; {remedy}",
+        )
 
 
 def _rounded_experts(spec: RLJobSpec, shape: Shape) -> Iterator[Problem]:
@@ -42,6 +98,16 @@ def _rounded_experts(spec: RLJobSpec, shape: Shape) -> Iterator[Problem]:
             "spec.rollout.quantization",
             f"is {rollout.quantization}, which engine: vllm has for dense models, and this one has "
             f"{shape.experts.count} experts; use none, or rollout.engine: torch",
+        )
+
+
+def _heads_on_cpu(spec: RLJobSpec, shape: Shape) -> Iterator[Problem]:
+    known = shape.latent is not None or shape.head_dim in VLLM_CPU_HEADS
+    if spec.rollout.engine == "vllm" and spec.accelerator.type == "emulated" and not known:
+        yield Problem(
+            "spec.rollout.engine",
+            f"is vllm, whose attention on CPU has heads of {', '.join(map(str, VLLM_CPU_HEADS))} features, "
+            f"and the model's have {shape.head_dim}; use torch",
         )
 
 

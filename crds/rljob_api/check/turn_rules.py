@@ -1,4 +1,5 @@
-"""Rules on samples of several turns, with tools or a game: who can generate them, and who goes with them.
+"""Rules on samples of several turns, with tools, a game or an agent: who can generate them, and who goes with
+them.
 
 Pure functions from a spec to problems, called by `load`.
 """
@@ -10,7 +11,7 @@ from rljob_api.spec.extensions import is_extension
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
 
-TOOLS, GAME = "spec.rollout.tools", "spec.data.environment"
+TOOLS, GAME, AGENT = "spec.rollout.tools", "spec.data.environment", "spec.rollout.agent"
 
 
 def turns_rule(spec: RLJobSpec) -> Iterator[Problem]:
@@ -19,8 +20,15 @@ def turns_rule(spec: RLJobSpec) -> Iterator[Problem]:
     if most is not None and not spec.has_turns:
         yield Problem(
             "spec.rollout.maxTurns",
-            f"is {most}, but without spec.rollout.tools and spec.data.environment a sample has one turn; "
-            "name either, or leave it out",
+            f"is {most}, but without {TOOLS}, {GAME} and {AGENT} a sample has one turn; "
+            "name one of them, or leave it out",
+        )
+    if spec.rollout.agent is not None and (spec.rollout.tools or spec.data.environment is not None):
+        other = TOOLS if spec.rollout.tools else GAME
+        yield Problem(
+            AGENT,
+            f"and {other} exclude each other: an agent has tools and an environment of its own; leave one of "
+            "both out",
         )
     if spec.rollout.tools and spec.data.environment is not None:
         yield Problem(
@@ -35,6 +43,8 @@ def turn_engines_rule(spec: RLJobSpec) -> Iterator[Problem]:
     if not spec.has_turns:
         return
     path, whose = (TOOLS, "tools") if rollout.tools else (GAME, "the game")
+    if rollout.agent is not None:
+        path, whose = AGENT, "the agent"
     need = "need" if rollout.tools else "needs"
     if is_extension(rollout.engine):
         yield Problem(
@@ -45,8 +55,8 @@ def turn_engines_rule(spec: RLJobSpec) -> Iterator[Problem]:
     if is_extension(spec.update.engine):
         yield Problem(
             path,
-            f"{need} spec.update.engine torch or mindspeed, not {spec.update.engine}: an engine of a package "
-            f"would train on the tokens of {whose}",
+            f"{need} spec.update.engine torch, megatron or mindspeed, not {spec.update.engine}: an engine of "
+            f"a package would train on the tokens of {whose}",
         )
 
 

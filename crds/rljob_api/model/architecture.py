@@ -10,22 +10,35 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rljob_api.model.config_sizes import size_in
 from rljob_api.model.model_places import model_folder
+from rljob_api.model.vision import (
+    VISION,
+    Tower,
+    language_part,
+    read_tower,
+    token_side,
+    tower_attended,
+    tower_merger,
+    tower_outputs,
+)
 from rljob_api.spec.json_text import read_json
 from rljob_api.spec.messages import show
 from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.workload import Model
 
 DEEPSEEK = ("deepseek_v2", "deepseek_v3")
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", *DEEPSEEK)
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", *DEEPSEEK, *VISION)
+BIASED = ("qwen2", "qwen2_5_vl")
+"""Of queries, keys and values always, of the output never."""
 FIRST_SPARSE_LAYERS = {"deepseek_v2": 0, "deepseek_v3": 3}
-MOST_SIZE = 2**31 - 1
-MOST = {"num_hidden_layers": 1024} | dict.fromkeys(
-    ("num_experts", "num_local_experts", "n_routed_experts"), 4096
-)
-"""Of what is counted one by one, by its key in config.json: no model has more, a spoiled file may."""
 SEQUENCE_SCORER, TOKEN_SCORER = "ForSequenceClassification", "ForTokenClassification"
-HEAD_DIMS = {"qwen3": 128}  # where config.json has none and heads do not share out the hidden size
+BYTE_EXPERTS = 256
+"""So many have numbers of 8 bits."""
+HEAD_DIMS = {
+    "qwen3": 128,
+    "qwen3_vl": 128,
+}  # where config.json has none and heads do not share out the hidden size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +97,10 @@ class Latent:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Sizes of a decoder. scores: its head is one number a token, with a bias where score_bias is set, in
-    place of the vocabulary's logits."""
+    place of the vocabulary's logits. tower: parameters of the vision tower that its model has beside it,
+    vision: its sizes, trains_tower: whether it is trained with the decoder and its tensors are among the
+    model's; token_side: pixels of the side of a picture's token, tower_outputs: what each of these gets of
+    it; tower_merger, tower_attended: as `vision` has them."""
 
     family: str
     vocab: int
@@ -103,10 +119,22 @@ class Shape:
     latent: Latent | None = None
     scores: bool = False
     score_bias: bool = False
+    tower: int = 0
+    vision: Tower | None = None
+    trains_tower: bool = False
+    token_side: int = 0
+    tower_outputs: int = 1
+    tower_merger: int = 0
+    tower_attended: int = 0
 
     def scorer(self) -> "Shape":
-        """The same with a head of one number a token, where it has another."""
-        return self if self.scores else replace(self, tied=False, scores=True)
+        """The same with a head of one number a token, where it has another, and a tower that stays as it
+        is."""
+        return self if self.scores else replace(self, tied=False, scores=True, trains_tower=False)
+
+    def shown(self, model: Model) -> "Shape":
+        """The same as a job's model has it."""
+        return replace(self, trains_tower=model.vision == "trained")
 
     def embedding(self) -> Parameters:
         """Token embedding."""
@@ -129,6 +157,14 @@ class Shape:
     def total(self) -> Parameters:
         """The whole model."""
         return _total(self)
+
+    @property
+    def route_bytes(self) -> int:
+        """Of the numbers of a token's experts in all layers; 0 without experts."""
+        if self.experts is None:
+            return 0
+        sparse = sum(self.experts.in_layer(layer) for layer in range(self.layers))
+        return sparse * self.experts.chosen * (1 if self.experts.count <= BYTE_EXPERTS else 2)
 
     def kv_items(self, tensor: int) -> int:
         """Items of the KV cache a token, layer and device; heads are repeated where they are few."""
@@ -183,6 +219,12 @@ BUILTINS = {
         family="qwen3", vocab=259, hidden=128, layers=4, intermediate=384, heads=4, kv_heads=4,
         head_dim=32, tied=True, qk_norm=True,
     ),
+    "tiny-vl": Shape(
+        family="qwen2_5_vl", vocab=263, hidden=96, layers=3, intermediate=256, heads=4, kv_heads=4,
+        head_dim=24, tied=True, qkv_bias=True, tower=249_120, token_side=28,
+        tower_merger=90_464, tower_attended=128,
+        vision=Tower(gated=True, depth=2, hidden=64, inner=128, patch=1176, merged=4, out=96),
+    ),
     "smollm2-135m-instruct": Shape(
         family="llama", vocab=49152, hidden=576, layers=30, intermediate=1536, heads=9, kv_heads=3,
         head_dim=64, tied=True,
@@ -196,7 +238,7 @@ def find_shape(model: Model, *, base_dir: Path) -> Shape | None:
     base_dir: folder of the job's file. Raises InvalidJob when config.json cannot be read.
     """
     if model.builtin is not None:
-        return BUILTINS[model.builtin]
+        return BUILTINS[model.builtin].shown(model)
     place = base_dir / (model.path or "")
     file = (model_folder(place) or place) / "config.json"
     try:
@@ -209,7 +251,8 @@ def find_shape(model: Model, *, base_dir: Path) -> Shape | None:
     except (OSError, ValueError) as error:
         message = f"{file} cannot be read: {error}; copy the model again"
         raise InvalidJob([Problem("spec.model.path", message)]) from error
-    return read_shape(config, name=str(file))
+    shape = read_shape(config, name=str(file))
+    return shape.shown(model) if shape is not None else None
 
 
 def read_shape(config: Mapping[str, Any], *, name: str) -> Shape | None:
@@ -223,52 +266,42 @@ def read_shape(config: Mapping[str, Any], *, name: str) -> Shape | None:
         family = config.get("model_type")
         if not isinstance(family, str):
             raise ValueError(f"model_type is {show(family)}; must be text")
-        return _shape(config, family) if family in FAMILIES else None
+        return _shape(language_part(config), family) if family in FAMILIES else None
     except ValueError as error:
         message = f"{name} is no model configuration: {error}"
         raise InvalidJob([Problem("spec.model.path", message)]) from error
-
-
-def most_of(key: str) -> int:
-    """The largest value that a size of a config.json may have."""
-    return MOST.get(key, MOST_SIZE)
-
-
-def _size(
-    config: Mapping[str, Any], key: str, default: int | None = None, *, least: int = 1
-) -> int:
-    value, most = config.get(key), most_of(key)
-    value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        found = "is missing" if value is None else f"is {show(value)}"
-        raise ValueError(f"{key} {found}; must be a whole number from {least} to {most}")
-    return value
 
 
 def _shape(config: Mapping[str, Any], family: str) -> Shape:
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     scores = name.endswith((SEQUENCE_SCORER, TOKEN_SCORER))
-    heads, hidden = _size(config, "num_attention_heads"), _size(config, "hidden_size")
-    bias = bool(config.get("attention_bias", False))
+    heads, hidden = size_in(config, "num_attention_heads"), size_in(config, "hidden_size")
+    bias, tower = bool(config.get("attention_bias", False)), read_tower(config)
     return Shape(
         family=family,
-        vocab=_size(config, "vocab_size"),
+        vocab=size_in(config, "vocab_size"),
         hidden=hidden,
-        layers=_size(config, "num_hidden_layers"),
-        intermediate=_size(config, "intermediate_size"),
+        layers=size_in(config, "num_hidden_layers"),
+        intermediate=size_in(config, "intermediate_size"),
         heads=heads,
-        kv_heads=_size(config, "num_key_value_heads", heads),
-        head_dim=_size(config, "head_dim", HEAD_DIMS.get(family) or hidden // heads),
+        kv_heads=size_in(config, "num_key_value_heads", heads),
+        head_dim=size_in(config, "head_dim", HEAD_DIMS.get(family) or hidden // heads),
         tied=bool(config.get("tie_word_embeddings", False)) and not scores,
-        qkv_bias=bias or family == "qwen2",
-        output_bias=bias and family != "qwen2",
+        qkv_bias=bias or family in BIASED,
+        output_bias=bias and family not in BIASED,
         mlp_bias=bool(config.get("mlp_bias", False)),
-        qk_norm=family in ("qwen3", "qwen3_moe"),
+        qk_norm=family in ("qwen3", "qwen3_moe", "qwen3_vl"),
         experts=_experts(config, family),
         latent=_latent(config) if family in DEEPSEEK else None,
         scores=scores,
         score_bias=name.endswith(TOKEN_SCORER),
+        tower=tower.parameters if tower else 0,
+        vision=tower,
+        token_side=token_side(config),
+        tower_outputs=tower_outputs(config),
+        tower_merger=tower_merger(config),
+        tower_attended=tower_attended(config),
     )
 
 
@@ -278,22 +311,22 @@ def _experts(config: Mapping[str, Any], family: str) -> Experts | None:
         if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
             raise ValueError(f"mlp_only_layers is {show(dense)}; must be a list of whole numbers")
         return Experts(
-            count=_size(
+            count=size_in(
                 config, "num_experts" if config.get("num_experts") else "num_local_experts"
             ),
-            intermediate=_size(config, "moe_intermediate_size"),
-            chosen=_size(config, "num_experts_per_tok"),
-            every=_size(config, "decoder_sparse_step", 1),
+            intermediate=size_in(config, "moe_intermediate_size"),
+            chosen=size_in(config, "num_experts_per_tok"),
+            every=size_in(config, "decoder_sparse_step", 1),
             dense_layers=tuple(dense),
         )
     if family in DEEPSEEK:
-        size, first = _size(config, "moe_intermediate_size"), FIRST_SPARSE_LAYERS[family]
+        size, first = size_in(config, "moe_intermediate_size"), FIRST_SPARSE_LAYERS[family]
         return Experts(
-            count=_size(config, "n_routed_experts"),
+            count=size_in(config, "n_routed_experts"),
             intermediate=size,
-            chosen=_size(config, "num_experts_per_tok"),
-            shared_intermediate=size * _size(config, "n_shared_experts", least=0),
-            first_layer=_size(config, "first_k_dense_replace", first, least=0),
+            chosen=size_in(config, "num_experts_per_tok"),
+            shared_intermediate=size * size_in(config, "n_shared_experts", least=0),
+            first_layer=size_in(config, "first_k_dense_replace", first, least=0),
             gate_bias=family == "deepseek_v3",
         )
     return None
@@ -301,9 +334,9 @@ def _experts(config: Mapping[str, Any], family: str) -> Experts | None:
 
 def _latent(config: Mapping[str, Any]) -> Latent:
     return Latent(
-        query_rank=_size(config, "q_lora_rank", 0, least=0) or None,
-        kv_rank=_size(config, "kv_lora_rank"),
-        nope_dim=_size(config, "qk_nope_head_dim"),
-        rope_dim=_size(config, "qk_rope_head_dim"),
-        value_dim=_size(config, "v_head_dim"),
+        query_rank=size_in(config, "q_lora_rank", 0, least=0) or None,
+        kv_rank=size_in(config, "kv_lora_rank"),
+        nope_dim=size_in(config, "qk_nope_head_dim"),
+        rope_dim=size_in(config, "qk_rope_head_dim"),
+        value_dim=size_in(config, "v_head_dim"),
     )

@@ -12,7 +12,13 @@ from itertools import pairwise
 from math import prod
 
 from rljob_api.model.architecture import Shape
-from rljob_api.model.tensors import Cut, TensorSpec, layer_tensors, tensors_outside_layers
+from rljob_api.model.tensors import (
+    Cut,
+    TensorSpec,
+    layer_tensors,
+    tensors_outside_layers,
+    tower_tensors,
+)
 
 
 def share(number: int, rank: int, ranks: int) -> range:
@@ -83,7 +89,9 @@ class Part:
     """What one rank has of a model: place of how many on each axis, from 0.
 
     layers: of its pipeline stages. expert: its place among `experts` ranks that share each layer's
-    experts; where `experts` is 1, tensor parallelism cuts them as it cuts other matrices.
+    experts; where `experts` is 1, tensor parallelism cuts them as it cuts other matrices. vocabulary_step:
+    rows by token id are shared as if their number were its next multiple. sees: it has the vision tower,
+    where that is trained.
     """
 
     layers: tuple[int, ...]
@@ -93,6 +101,8 @@ class Part:
     tensors: int = 1
     expert: int = 0
     experts: int = 1
+    vocabulary_step: int = 1
+    sees: bool = True
 
     @classmethod
     def of_stages(
@@ -135,6 +145,8 @@ def slices(shape: Shape, part: Part) -> Iterator[Slice]:
             yield slice_of(tensor, shape, part)
     if part.last:
         yield from (slice_of(tensor, shape, part) for tensor in last)
+    if part.sees:
+        yield from (slice_of(tensor, shape, part) for tensor in tower_tensors(shape))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +162,7 @@ def held_items(shape: Shape, part: Part) -> dict[Held, int]:
     """Items of a rank, by what they are of; layers of a kind are counted once and multiplied."""
     found: Counter[Held] = Counter(_items(shape, replace(part, layers=())))
     for layer, number in layers_alike(shape, part.layers).items():
-        own = replace(part, layers=(layer,), first=False, last=False)
+        own = replace(part, layers=(layer,), first=False, last=False, sees=False)
         for held, items in _items(shape, own).items():
             found[held] += number * items
     return dict(found)
@@ -190,7 +202,13 @@ def slice_of(tensor: TensorSpec, shape: Shape, part: Part) -> Slice:
         case Cut.KEY_HEADS:
             copies = max(1, ranks // shape.kv_heads)  # ranks that have the same head
             return _units(tensor, 0, shape.kv_heads, rank // copies, ranks // copies)
-        case Cut.VOCABULARY | Cut.ROWS:
+        case Cut.VOCABULARY:
+            rows, step = tensor.shape[0], part.vocabulary_step
+            own = share(-(-rows // step) * step, rank, ranks)
+            return Slice(
+                tensor=tensor, axis=0, start=min(own.start, rows), stop=min(own.stop, rows)
+            )
+        case Cut.ROWS:
             return _units(tensor, 0, tensor.shape[0], rank, ranks)
         case Cut.COLUMNS:
             return _units(tensor, 1, tensor.shape[1], rank, ranks)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rljob_api.model.architecture import Experts, Latent, Shape
+from rljob_api.model.vision import TOWER
 
 EMBEDDING = "model.embed_tokens.weight"
 NORM = "model.norm.weight"
@@ -36,8 +37,8 @@ class Cut(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """One tensor. layer: from 0; None for the embedding, the last norm and the head. expert: from 0;
-    None for what is not of an expert."""
+    """One tensor. layer: from 0; None for the embedding, the last norm, the head and a vision tower's.
+    expert: from 0; None for what is not of an expert."""
 
     name: str
     shape: tuple[int, ...]
@@ -45,14 +46,27 @@ class TensorSpec:
     layer: int | None = None
     expert: int | None = None
 
+    @property
+    def of_tower(self) -> bool:
+        """Whether it is a vision tower's."""
+        return self.name.startswith(TOWER)
+
+
+def tower_tensors(shape: Shape) -> Iterator[TensorSpec]:
+    """Those of a vision tower that is trained, which a rank has all of or none."""
+    if shape.trains_tower and shape.vision is not None:
+        yield from (TensorSpec(name=name, shape=size) for name, size in shape.vision.tensors())
+
 
 def tensors_of(shape: Shape) -> Iterator[TensorSpec]:
-    """All tensors, layer by layer, the embedding first. A tied head is the embedding and has no entry."""
+    """All tensors, layer by layer, the embedding first, those of a vision tower that is trained last. A tied
+    head is the embedding and has no entry."""
     embedding, *last = tensors_outside_layers(shape)
     yield embedding
     for layer in range(shape.layers):
         yield from layer_tensors(shape, layer)
     yield from last
+    yield from tower_tensors(shape)
 
 
 def tensors_outside_layers(shape: Shape) -> Iterator[TensorSpec]:

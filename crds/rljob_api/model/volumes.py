@@ -17,7 +17,9 @@ class SampleFlow:
 
     global_batch_size: G, prompts. samples_per_prompt: N. max_prompt_length: PL and
     max_response_length: SL, tokens. response_items: n, columns as long as the response.
-    scalars: M, single numbers a sample. bytes_per_item: B.
+    scalars: M, single numbers a sample. bytes_per_item: B. picture_bytes: of a prompt's pictures, which the
+    paper does not have: they lie once a group, and go wherever prompts go. route_bytes: of the routes of a
+    sample's tokens, likewise not the paper's: they are of one sample, and go to the update alone.
     """
 
     global_batch_size: int
@@ -27,6 +29,8 @@ class SampleFlow:
     response_items: int
     scalars: int
     bytes_per_item: int = BYTES_PER_ITEM
+    picture_bytes: int = 0
+    route_bytes: int = 0
 
     def stage_gb(self) -> float:
         """Eq. 1: CV, what one worker state (the update) requests in a step, GB."""
@@ -46,8 +50,9 @@ class SampleFlow:
             + responses * self.response_items * self.max_response_length
             + scalars * self.scalars
         )
-        samples = self.global_batch_size * self.samples_per_prompt
-        return samples * self.bytes_per_item * items / GB
+        sample = self.bytes_per_item * items + self.route_bytes
+        group = self.samples_per_prompt * sample + prompts * self.picture_bytes
+        return self.global_batch_size * group / GB
 
 
 def dispatch_seconds(volume_gb: float, *, megabytes_per_second: float) -> float:

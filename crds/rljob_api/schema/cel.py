@@ -4,7 +4,7 @@ Called by `crd`. The part of `rules` and `layout_rules` that is short in CEL; th
 rest. Lists and texts that rules read are bounded in the models, which bounds the rules' cost.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rljob_api.spec.algorithms import PARAMS
 from rljob_api.spec.products import ONE_NODE, SEVERAL_NODES
@@ -17,6 +17,8 @@ MUTABLE = (
     "checkpoint",
     "evaluation",
     "guards",
+    "stragglers",
+    "elastic",
     "profile",
     "tracking",
     "dock",
@@ -31,6 +33,20 @@ MUTABLE = (
 )
 """What a resumed run may have changed; everything else is fixed when the job is made. Of placement
 and checkpoint, rules of their own fix a part."""
+
+LAYOUT: dict[str, tuple[str, ...]] = {
+    "batch": ("microBatchSize", "microBatchTokens"),
+    "rollout": ("parallelism",),
+    "update": ("parallelism", "recompute", "offload", "redundancy"),
+    "critic": ("parallelism",),
+    "teacher": ("parallelism",),
+    "resharding": (),
+    "placement": ("mode", "updateDevices", "rolloutDevices"),
+    "accelerator": (),
+    "podTemplates": (),
+}
+"""Devices, how they share the models, and their pods: what changes only while a job is suspended and has no
+RayCluster, and the next attempt begins with. All of a section where no part is named."""
 
 _ROLES = {"update": "self.placement.updateDevices", "rollout": "self.placement.rolloutDevices"}
 _PER_NODE = "self.accelerator.devicesPerNode"
@@ -92,6 +108,22 @@ def _same(key: str) -> str:
     return f"has(self.{key}) == has(oldSelf.{key}) && (!has(self.{key}) || self.{key} == oldSelf.{key})"
 
 
+_MAY_MOVE = "(oldSelf.spec.suspend && !(has(oldSelf.status) && has(oldSelf.status.rayCluster)))"
+_TO_MOVE = (
+    "while the job is suspended and its pods are gone (spec.suspend: true, then phase Suspended)"
+)
+
+
+def _moves(key: str, part: str = "") -> tuple[str, str]:
+    """A field that changes only while the job has no RayCluster; of a section that may be absent, where it
+    was and is there."""
+    path = f"spec.{key}.{part}" if part else f"spec.{key}"
+    unchanged = f"({_same(path)})"
+    if key in optional_immutable_fields():
+        unchanged = f"!has(self.spec.{key}) || !has(oldSelf.spec.{key}) || {unchanged}"
+    return f"{_MAY_MOVE} || {unchanged}", f"{path} changes only {_TO_MOVE}"
+
+
 def _exactly_one(*keys: str) -> tuple[str, str]:
     given = " + ".join(f"(has(self.{key}) ? 1 : 0)" for key in keys)
     return f"{given} == 1", f"give exactly one of {', '.join(keys)}"
@@ -115,12 +147,14 @@ RULES: dict[str, list[tuple[str, str]]] = {
     "spec.model": [
         ("has(self.path) != has(self.builtin)", "give exactly one of path and builtin"),
         (
-            "!has(self.warmup) || (has(self.builtin) && self.builtin == 'tiny')",
-            "warmup is only for builtin: tiny",
+            "!has(self.warmup) || (has(self.builtin) && self.builtin in ['tiny', 'tiny-vl'])",
+            "warmup is only for builtin: tiny and tiny-vl",
         ),
     ],
     "spec.data": [
-        _exactly_one("reasoningGym", "jsonl", "source", "environment", "preferences"),
+        _exactly_one(
+            "reasoningGym", "drawn", "jsonl", "parquet", "source", "environment", "preferences"
+        ),
         (
             "self.template.matches('(^|[^{])[{][A-Za-z_][A-Za-z0-9_]*[}]')",
             "template must contain {question} or another key of an item",
@@ -198,14 +232,6 @@ RULES: dict[str, list[tuple[str, str]]] = {
             "(self.mode == 'separated') == (has(self.updateDevices) || has(self.rolloutDevices))",
             "separated needs updateDevices or rolloutDevices, colocated has no use for them",
         ),
-        (
-            f"self.mode == oldSelf.mode && {_same('updateDevices')}",
-            "mode and updateDevices never change; make a new job",
-        ),
-        (
-            f"has(self.updateDevices) || ({_same('rolloutDevices')})",
-            "rolloutDevices changes only where updateDevices is given; make a new job",
-        ),
     ],
     "spec.accelerator": [
         (
@@ -241,6 +267,10 @@ RULES: dict[str, list[tuple[str, str]]] = {
             f"!has(self.queue) || self.scheduler in {list(QUEUED)}",
             f"only {', '.join(QUEUED)} have queues",
         ),
+        (
+            "!has(self.minRolloutDevices) || self.scheduler == 'kueue'",
+            "only kueue admits a part of a job",
+        ),
     ],
     "spec.failurePolicy.rules[]": [
         (
@@ -272,6 +302,10 @@ RULES: dict[str, list[tuple[str, str]]] = {
         (
             "has(self.data.environment) || self.rewards.all(r, r.type != 'environment')",
             "a reward of type environment needs data.environment",
+        ),
+        (
+            "has(self.rollout.agent) || self.rewards.all(r, r.type != 'agent')",
+            "a reward of type agent needs rollout.agent",
         ),
         (
             "!has(self.algorithm.params) || !has(self.algorithm.params.minGroupsWithSignal)"
@@ -327,8 +361,27 @@ RULES: dict[str, list[tuple[str, str]]] = {
 }
 
 
+def movement_rules() -> list[tuple[str, str]]:
+    """Of the whole resource: fields of LAYOUT. rolloutDevices alone may also change while the job runs."""
+    found = [
+        _moves(key, part)
+        for key, parts in LAYOUT.items()
+        for part in (parts or ("",))
+        if part != "rolloutDevices"
+    ]
+    rule, message = _moves("placement", "rolloutDevices")
+    return [*found, (f"has(self.spec.placement.updateDevices) || {rule}", message)]
+
+
+def unchanged(key: str, parts: Iterable[str]) -> tuple[str, str]:
+    """Of a section of LAYOUT: all other parts never change. parts: all that there are."""
+    fixed = [part for part in parts if part not in LAYOUT[key]]
+    return " && ".join(f"({_same(part)})" for part in fixed), f"{key} never changes; make a new job"
+
+
 def immutable_fields() -> list[str]:
-    """Keys of the spec that never change, in the order of the models."""
+    """Keys of the spec that never change, or only in part while the job is suspended, in the order of the
+    models."""
     aliases = [field.alias or name for name, field in RLJobSpec.model_fields.items()]
     return [alias for alias in aliases if alias not in MUTABLE]
 

@@ -11,11 +11,18 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from rljob_api.schema.cel import RULES, immutable_fields, optional_immutable_fields
+from rljob_api.schema.cel import (
+    LAYOUT,
+    RULES,
+    immutable_fields,
+    movement_rules,
+    optional_immutable_fields,
+    unchanged,
+)
 from rljob_api.schema.generated import write_or_check
 from rljob_api.schema.union_schema import by_name
 from rljob_api.spec.algorithms import DEFAULT
-from rljob_api.spec.rljob import GROUP, KIND, VERSION, Metadata, RLJob, RLJobSpec
+from rljob_api.spec.rljob import GROUP, KIND, VERSION, VERSIONS, Metadata, RLJob, RLJobSpec
 from rljob_api.spec.status import RLJobStatus
 
 CRDS = Path(__file__).parents[2]
@@ -39,6 +46,12 @@ COLUMNS = (
     ("Age", "date", ".metadata.creationTimestamp"),
 )
 
+WIDE = (
+    ("Spares", ".status.spareNodes"),
+    ("Chips healthy", '.status.conditions[?(@.type=="AcceleratorHealthy")].status'),
+)
+"""Shown by `-o wide`; empty where a job has no spares, and where nobody reads reports of chips."""
+
 SCALE = {
     "specReplicasPath": ".spec.placement.rolloutDevices",
     "statusReplicasPath": ".status.rolloutReplicas",
@@ -57,21 +70,32 @@ def crd() -> dict[str, Any]:
         "shortNames": ["rlj"],
         "categories": ["all"],
     }
-    version = {
-        "name": VERSION,
-        "served": True,
-        "storage": True,
-        "subresources": {"status": {}, "scale": SCALE},
-        "additionalPrinterColumns": [
-            {"name": name, "type": kind, "jsonPath": path} for name, kind, path in COLUMNS
-        ],
-        "schema": {"openAPIV3Schema": resource_schema()},
-    }
+    versions = [_version(name) for name in VERSIONS]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": f"rljobs.{GROUP}"},
-        "spec": {"group": GROUP, "names": names, "scope": "Namespaced", "versions": [version]},
+        "spec": {
+            "group": GROUP,
+            "names": names,
+            "scope": "Namespaced",
+            "conversion": {"strategy": "None"},  # one schema: apiVersion alone changes
+            "versions": versions,
+        },
+    }
+
+
+def _version(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "served": True,
+        "storage": name == VERSION,
+        "subresources": {"status": {}, "scale": SCALE},
+        "additionalPrinterColumns": [
+            *[{"name": name, "type": kind, "jsonPath": path} for name, kind, path in COLUMNS],
+            *[{"name": n, "type": "string", "jsonPath": p, "priority": 1} for n, p in WIDE],
+        ],
+        "schema": {"openAPIV3Schema": resource_schema()},
     }
 
 
@@ -95,12 +119,16 @@ def resource_schema() -> Schema:
         for rule, message in rules:
             _add_rule(_at(root, path), rule, message)
     for key in immutable_fields():
-        _add_rule(
-            spec["properties"][key], "self == oldSelf", f"{key} never changes; make a new job"
-        )
+        section = spec["properties"][key]
+        if key not in LAYOUT:
+            _add_rule(section, "self == oldSelf", f"{key} never changes; make a new job")
+        elif LAYOUT[key]:
+            _add_rule(section, *unchanged(key, section["properties"]))
     for key in optional_immutable_fields():
-        unchanged = f"has(self.{key}) == has(oldSelf.{key})"
-        _add_rule(spec, unchanged, f"{key} never changes; make a new job")
+        stays = f"has(self.{key}) == has(oldSelf.{key})"
+        _add_rule(spec, stays, f"{key} never changes; make a new job")
+    for rule, message in movement_rules():
+        _add_rule(root, rule, message)
     return root
 
 

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rljob_api.spec.agent import Agent
 from rljob_api.spec.extensions import NameOf, Params
 from rljob_api.spec.lora import Lora
 from rljob_api.spec.section import Quantity, Section
@@ -12,6 +13,7 @@ from rljob_api.spec.tools import Tool
 Dtype = Literal["float32", "bfloat16"]
 Quantization = Literal["none", "int8"]
 Recompute = Literal["none", "full"]
+Redundancy = Literal["none", "peer", "host"]
 Strategy = Literal["stream", "allgather", "allgather-swap"]
 MAX_STALENESS = 64
 """Largest flow.maxStaleness, and the largest default."""
@@ -136,11 +138,16 @@ class Rollout(Section):
     """Tools that the policy may call while it generates; their answers are read and not learned
     (docs/tools.md). For the engines `torch` and `vllm`."""
 
+    agent: Agent | None = Field(default=None, exclude_if=lambda agent: agent is None)
+    """A program of yours that plays each sample through an OpenAI-compatible endpoint, with tools and turns
+    of its own (docs/agents.md). For the engines `torch` and `vllm`, on one device a model."""
+
     max_turns: int | None = Field(
         default=None, ge=2, le=1000, exclude_if=lambda turns: turns is None
     )
     """Most turns of the policy in a sample: with tools one more than calls, and a call in the last turn ends
-    it; with data.environment as many as moves. Default: 8 with either, and 1 without."""
+    it; with data.environment as many as moves; with an agent as many as answers. Default: 8 with any, and 1
+    without."""
 
 
 class Optimizer(Section):
@@ -204,9 +211,21 @@ class Update(Section):
     """What lies on the host while it rests. `optimizer`: AdamW's state, which is on the device for the
     optimizer step alone, without activations; each step moves it in and out once."""
 
+    redundancy: Redundancy = "none"
+    """Who else keeps, after each step, the weights and the optimizer's state that one device alone holds, so
+    that its death costs the step that it cut, and not those since the last checkpoint (docs/recovery.md).
+    `peer`: another device's host, on the next node where there are several; four times their bytes. `host`:
+    shared memory of the device's own machine, twice their bytes, which outlives its process but neither the
+    machine nor the pod. `none`: nobody. A critic's, too."""
+
     balance: Literal["none", "length"] = "none"
     """`length`: the ranks get prompts of nearly the same total length out of each mini-batch, so that none
     waits for another; it is then complete before the update begins. `none`: prompts in turn."""
+
+    router_replay: bool = Field(default=False, exclude_if=lambda replays: not replays)
+    """Send each token to the experts that generation sent it to, where the update's router would choose by
+    itself; what they weigh is of its own scores, with gradient (rollout routing replay, R3). For models with
+    experts, with the engines `torch` of rollout and update (docs/models.md)."""
 
     optimizer: Optimizer = Optimizer()
     """AdamW and its schedule."""
@@ -223,9 +242,13 @@ class Resharding(Section):
     """`stream`: whole tensors, one at a time; a device that trains and generates keeps the weights of both
     layouts. The others move by a plan what each device lacks: `allgather` keeps both layouts, too;
     `allgather-swap` keeps one: the update's weights lie on the host while the rollout runs, the reference's
-    between uses (MindSpeed RL, Fig. 3 and 5). They need both engines `torch` and quantization `none`,
-    `allgather-swap` placement colocated, too. Default: `allgather-swap`, with placement separated
-    `allgather`, where the job can have it, else `stream`."""
+    between uses (MindSpeed RL, Fig. 3 and 5). They need update and rollout engines of rljob's own, `vllm`
+    among them, and quantization `none`, `allgather-swap` placement colocated, too. Default:
+    `allgather-swap`, with placement separated `allgather`, where the job can have it, else `stream`."""
+
+    deltas: bool = False
+    """Whether separated devices are sent only what changed since the last version, bit by bit, for which both
+    ends keep that version. In bfloat16 at learning rates near 1e-6 that is a few percent of the bytes."""
 
 
 class Placement(Section):

@@ -12,6 +12,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 3
     STOPPED = 4
     HUNG = 5
+    DIFFERS = 6
     KILLED = 130
 
 
@@ -23,6 +24,7 @@ MEANING = {
     ExitCode.INTERRUPTED: "interrupted, with a checkpoint; --resume goes on",
     ExitCode.STOPPED: "stopped by a guard (spec.guards)",
     ExitCode.HUNG: "a deadline of the run passed; every process's stacks are in hangs/ of its folder",
+    ExitCode.DIFFERS: "a step came out otherwise than the run told (rljob replay)",
     ExitCode.KILLED: "ended at once by a second Ctrl-C",
 }
 """For the help of the command line."""

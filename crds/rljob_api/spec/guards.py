@@ -187,6 +187,21 @@ class Guards(Section):
         }
 
 
+class Stragglers(Section):
+    """Devices, and links of their hosts, that are slower than their peers, step after step."""
+
+    factor: float = Field(default=2.0, gt=1, le=1000)
+    """A device is slow that takes more than so many times the median of its peers for its own work, for a
+    token and for a pass; a link, for a byte and for a row."""
+
+    steps: int = Field(default=5, ge=1, le=10_000)
+    """Steps in a row in which it is, before it is told; and in which it is not, before that is over."""
+
+    action: Literal["tell", "replace"] = "tell"
+    """What follows: `tell` goes on; `replace` starts the device again between two steps, on another node with
+    the others of its node where Ray has one free, once within 20 times `steps`."""
+
+
 def steps_of(guard: Guard) -> int:
     """Steps that an alarm of the guard is about: it began that many steps ago."""
     return 1 if isinstance(guard, NonFiniteGuard) else guard.window

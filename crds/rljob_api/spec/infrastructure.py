@@ -15,7 +15,7 @@ URI_PATTERN = rf"^(s3://[a-z0-9][-a-z0-9.]+|file:///{_NAME})(/{_NAME})*$"
 class Accelerator(Section):
     """The devices of the job."""
 
-    type: Literal["emulated", "ascend910b", "ascend910c"] = "emulated"
+    type: Literal["emulated", "ascend910b", "ascend910c", "ascend950"] = "emulated"
     """`emulated`: processes on CPU, each with a memory ledger in place of a device's memory."""
 
     nodes: int | None = Field(default=None, ge=1, le=10_000)
@@ -25,15 +25,21 @@ class Accelerator(Section):
     devices_per_node: int = Field(default=1, ge=1, le=64)
     """Devices of each node."""
 
+    spare_nodes: int = Field(default=0, ge=0, le=1000, exclude_if=lambda spares: not spares)
+    """On a cluster: nodes beside those, whose pods are started and wait. The devices of a node that is lost
+    move to one at once, and the pod that is made for the lost one is the next spare. Not read by `rljob
+    run` on one machine."""
+
     memory: Quantity | None = None
-    """Memory of one device; default: 64Gi on Ascend, no limit on emulated devices."""
+    """Memory of one device; default: 64Gi on Ascend, 128Gi of ascend950, no limit on emulated devices."""
 
     resource_name: str = Field(
         default="huawei.com/Ascend910",
         max_length=253,
         pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
     )
-    """On a cluster: resource of the device plugin that each node's pod asks for."""
+    """On a cluster: resource of the device plugin that each node's pod asks for; of ascend950, huawei.com/npu
+    takes the default's place."""
 
     injection: Literal["runtime", "hostPath", "dra"] = "runtime"
     """On a cluster, how Ascend devices and their driver come into a pod: `runtime` by the Ascend
@@ -42,6 +48,13 @@ class Accelerator(Section):
 
     node_selector: Annotated[Labels, Field(max_length=32)] = Field(default_factory=dict)
     """On a cluster: labels that the devices' nodes must have, e.g. accelerator-type."""
+
+    bring_up: Name | None = Field(default=None, exclude_if=lambda name: name is None)
+    """On a cluster: ConfigMap with the key bring-up.json, what `rljob doctor --bring-up` wrote on a node with
+    these devices. `rljob run` reads the file of that name beside the job."""
+
+    accept_untested: bool = Field(default=False, exclude_if=lambda accepts: not accepts)
+    """Whether the job runs on Ascend devices without a passed bring-up of their type and versions."""
 
 
 class Dock(Section):

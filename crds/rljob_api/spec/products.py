@@ -1,8 +1,8 @@
 """How many devices of a node one pod may ask for, by type of accelerator.
 
 A device plugin refuses other numbers when the pod starts; the rules refuse them before. A job on
-several nodes takes whole nodes, or on ascend910c whole modules of two devices.
-Called by `cluster_rules` and `cel`.
+several nodes takes whole nodes, or on ascend910c whole modules of two devices; in super-pods, which
+`topology.super_pods` knows, whole nodes there too. Called by `cluster_rules` and `cel`.
 """
 
 from rljob_api.spec.infrastructure import Accelerator
@@ -10,10 +10,12 @@ from rljob_api.spec.infrastructure import Accelerator
 ONE_NODE = {
     "ascend910b": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16),
     "ascend910c": (1, 2, 4, 6, 8, 10, 12, 14, 16),
+    "ascend950": (1, 2, 3, 4, 5, 6, 7, 8),
 }
 SEVERAL_NODES = {
     "ascend910b": (8, 16),
     "ascend910c": (2, 4, 6, 8, 10, 12, 14, 16),
+    "ascend950": (8,),
 }
 
 

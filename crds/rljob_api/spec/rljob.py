@@ -1,14 +1,15 @@
 """The RLJob resource: metadata, spec, status. Called by everything; imports pydantic alone."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field
 
 from rljob_api.spec.algorithms import DEFAULT, SECTIONS, Algorithm
 from rljob_api.spec.critic import Critic
+from rljob_api.spec.elastic import Elastic
 from rljob_api.spec.engines import Flow, Placement, Resharding, Rollout, Update
 from rljob_api.spec.evaluation import Evaluation
-from rljob_api.spec.guards import Guards
+from rljob_api.spec.guards import Guards, Stragglers
 from rljob_api.spec.infrastructure import Accelerator, Checkpoint, Dock
 from rljob_api.spec.lifecycle import CleanupPolicy, FailurePolicy, Seconds
 from rljob_api.spec.pods import Image, PodTemplates
@@ -22,8 +23,12 @@ from rljob_api.spec.tracking import Tracking
 from rljob_api.spec.workload import Batch, Data, Model, Reward
 
 GROUP = "rljob.io"
-VERSION = "v1alpha1"
 KIND = "RLJob"
+ApiVersion = Literal["rljob.io/v1beta1", "rljob.io/v1alpha1"]
+"""What a job may be written in, newest first. Their schemas are one and the same."""
+VERSIONS = tuple(version.rpartition("/")[2] for version in get_args(ApiVersion))
+VERSION = "v1alpha1"
+"""What is stored, and what the operator and the commands speak: the release before knows it, too."""
 
 CLUSTER_ONLY = (
     "image", "scheduling", "pod_templates", "suspend", "backoff_limit", "active_deadline_seconds",
@@ -116,6 +121,14 @@ class RLJobSpec(Section):
     guards: Guards = Field(default=Guards(), exclude_if=lambda guards: guards == Guards())
     """What the run watches its own steps for, and what follows."""
 
+    stragglers: Stragglers = Field(
+        default=Stragglers(), exclude_if=lambda stragglers: stragglers == Stragglers()
+    )
+    """Devices that are slower than their peers, and what follows."""
+
+    elastic: Elastic | None = Field(default=None, exclude_if=lambda elastic: elastic is None)
+    """With how few devices the run goes on while others are missing; without it, it waits for them."""
+
     profile: Profile | None = Field(default=None, exclude_if=lambda profile: profile is None)
     """Steps that are recorded by torch's profiler; without it none is."""
 
@@ -183,7 +196,12 @@ class RLJobSpec(Section):
     @property
     def has_turns(self) -> bool:
         """Whether samples have several turns, with tokens between them that the policy did not draw."""
-        return bool(self.rollout.tools) or self.data.environment is not None
+        return bool(self.rollout.tools) or self.has_outcomes
+
+    @property
+    def has_outcomes(self) -> bool:
+        """Whether a sample ends with an outcome of its own: that of its game, or of its agent's session."""
+        return self.data.environment is not None or self.rollout.agent is not None
 
     @property
     def most_turns(self) -> int:
@@ -209,7 +227,7 @@ class RLJobSpec(Section):
 class RLJob(Section):
     """Reinforcement-learning post-training of a language model as one resource."""
 
-    api_version: Literal["rljob.io/v1alpha1"]
+    api_version: ApiVersion
     kind: Literal["RLJob"]
     metadata: Metadata
     spec: RLJobSpec

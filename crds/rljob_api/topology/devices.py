@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from rljob_api.spec.engines import Placement, RolloutParallelism, UpdateParallelism
+from rljob_api.spec.extensions import is_extension
 from rljob_api.spec.infrastructure import Accelerator
 from rljob_api.spec.rljob import RLJobSpec
 
@@ -75,11 +76,13 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pods:
-    """Pods of the job on a cluster."""
+    """Pods of the job on a cluster. spare: workers and warehouses beside those that it begins with, so many
+    of each."""
 
     head: int
     worker: int
     warehouse: int
+    spare: int = 0
 
 
 def num_nodes(placement: Placement, accelerator: Accelerator) -> int:
@@ -178,19 +181,27 @@ def num_warehouses(spec: RLJobSpec) -> int:
 
 
 def pods(spec: RLJobSpec) -> Pods:
-    """One head without devices, one worker a node, at most one pod of warehouses on each that lasts."""
+    """One head without devices, one worker a node, at most one pod of warehouses on each that lasts; a spare
+    node has one of each, too."""
     return Pods(
         head=1,
         worker=num_nodes(spec.placement, spec.accelerator),
         warehouse=min(num_warehouses(spec), lasting_nodes(spec.placement, spec.accelerator)),
+        spare=spec.accelerator.spare_nodes,
     )
 
 
 def can_reshard(spec: RLJobSpec) -> bool:
-    """Whether processes hold both layouts' weights as tensors of their own, which a plan moves."""
-    engines = spec.update.engine == spec.rollout.engine == "torch"
+    """Whether a plan can move weights from the engine that trains to the one that generates."""
+    engines = not is_extension(spec.update.engine) and not is_extension(spec.rollout.engine)
     whole = spec.rollout.quantization == "none"
     return whole and engines and not spec.has_pairs  # pairs of the data need no rollout
+
+
+def keeps_engine(spec: RLJobSpec) -> bool:
+    """Whether a device goes on with its rollout engine when the devices around it meet anew. A process can
+    make vLLM once; where devices share a model, it is bound to their group."""
+    return spec.rollout.engine == "vllm" and not spec.rollout.parallelism.shared
 
 
 def open_prompts(spec: RLJobSpec) -> int:

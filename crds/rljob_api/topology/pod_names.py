@@ -12,6 +12,8 @@ CLUSTER_LABEL = "ray.io/cluster"
 """KubeRay puts it on every pod."""
 HEAD_CONTAINER = "ray-head"
 CONFIG_DIRECTORY = "/etc/rljob"
+BRING_UP_FILE = "bring-up.json"
+"""Beside the job's file: what `rljob doctor --bring-up` wrote."""
 RUNS_DIRECTORY = "/var/lib/rljob"
 
 

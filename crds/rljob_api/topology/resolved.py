@@ -32,7 +32,8 @@ from rljob_api.topology.devices import (
     update_replicas,
 )
 
-ASCEND_MEMORY = "64Gi"
+MEMORY = {"ascend910b": "64Gi", "ascend910c": "64Gi", "ascend950": "128Gi"}
+"""Of a device, where the job does not say it."""
 Kind = TypeVar("Kind", bound=Section)
 Beside = TypeVar("Beside", Critic | None, Teacher | None, RewardModel | None)
 
@@ -60,10 +61,10 @@ class ResolvedBatch(Batch):
     micro_batch_size: int
 
     def passes(self, replicas: int) -> int:
-        """Micro-batches of a mini-batch on one of so many update replicas, at the longest lengths."""
-        prompts = self.mini_batch_size // replicas
+        """Micro-batches of a mini-batch on the fullest of so many update replicas, at the longest lengths."""
+        prompts = -(-self.mini_batch_size // replicas)
         if self.micro_batch_tokens is None:
-            return prompts // self.micro_batch_size
+            return -(-prompts // self.micro_batch_size)
         group = self.max_prompt_length + self.samples_per_prompt * self.max_response_length
         return -(-prompts * group // self.micro_batch_tokens)
 
@@ -110,7 +111,7 @@ def resolve(job: RLJob) -> ResolvedJob:
     devices = dict[str, int]()
     if placement.mode == "separated":
         devices = {"update_devices": own.update, "rollout_devices": own.rollout}
-    memory = accelerator.memory or (ASCEND_MEMORY if accelerator.type != "emulated" else None)
+    memory = accelerator.memory or MEMORY.get(accelerator.type)
     mini = batch.mini_batch_size or batch.global_batch_size
     whole = 1 if batch.micro_batch_tokens else mini // update.data  # prompts are read one by one
     sizes = {"mini_batch_size": mini, "micro_batch_size": batch.micro_batch_size or whole}

@@ -12,8 +12,8 @@ EMULATED_REQUESTS = {"cpu": "100m", "memory": "512Mi"}
 HCCL_PORT = 20000
 """First of the ports by which HCCL's processes find each other; below those the system hands out."""
 
-ASCEND_POD_LABELS = {"ring-controller.atlas": "ascend-910b"}
-"""By this Ascend's components know a pod of theirs; A3 products have it too."""
+NPU_RESOURCE = "huawei.com/npu"
+"""What the device plugin calls devices from Ascend 950 on."""
 DRIVER_PATHS = {
     "/usr/local/Ascend/driver": "Directory",
     "/usr/local/dcmi": "Directory",
@@ -21,7 +21,8 @@ DRIVER_PATHS = {
     "/etc/ascend_install.info": "File",
     "/etc/hccn.conf": "File",
 }
-"""What the Ascend container runtime would mount into a pod."""
+"""The node's driver and the files that its tools read. The Ascend container runtime mounts less: of the
+driver `lib64` and `include`, and neither file of /etc, which no list of its may name."""
 
 _OBJECT_STORE_BYTES = {False: 128 * 2**20, True: 4 * 2**30}
 
@@ -29,6 +30,18 @@ _OBJECT_STORE_BYTES = {False: 128 * 2**20, True: 4 * 2**30}
 def is_ascend(accelerator: Accelerator) -> bool:
     """Whether the devices are real ones."""
     return accelerator.type != "emulated"
+
+
+def device_resource_name(accelerator: Accelerator) -> str:
+    """Extended resource of the job's devices."""
+    named = accelerator.resource_name
+    usual = Accelerator.model_fields["resource_name"].default
+    return NPU_RESOURCE if accelerator.type == "ascend950" and named == usual else named
+
+
+def ascend_pod_labels(resource: str | None) -> dict[str, str]:
+    """By them Ascend's components know a pod of theirs that asks for the resource; A3 products' are A2's."""
+    return {"ring-controller.atlas": "ascend-npu" if resource == NPU_RESOURCE else "ascend-910b"}
 
 
 def object_store_bytes(*, ascend: bool) -> int:

@@ -86,6 +86,16 @@ def lower_bound(plan: ReshardPlan) -> int:
     return missing
 
 
+def most_sent(plan: ReshardPlan, devices: range) -> int:
+    """Bytes that one of these devices sends and receives, each once, where that is most."""
+    found = plan.loads.total(plan.loads.buffer, _times(plan))
+    return max(
+        size
+        for size, kind in zip(found, plan.loads.kinds, strict=True)
+        if any(device in devices for device in kind)
+    )
+
+
 def largest_bucket(plan: ReshardPlan) -> int:
     """Bytes of the largest bucket on a device, in both layouts and buffers."""
     return max(
@@ -124,19 +134,16 @@ def fullest(plan: ReshardPlan, devices: range, *, swaps: bool) -> Peak:
     return max(found, key=lambda peak: peak.total)
 
 
-def streamed(plan: ReshardPlan, *, joined: bool, sent: bool, collected: bool) -> Peak:
+def streamed(plan: ReshardPlan, *, joined: bool, sent: bool) -> Peak:
     """The same where whole tensors go one at a time, and both layouts stay. joined: update devices put each
-    together of their slices. sent: it goes to other devices, as a copy where these have a narrower type.
-    collected: the rollout engine of the same devices wants all of them before it loads any."""
+    together of their slices. sent: it goes to other devices, as a copy where these have a narrower type."""
     loads, times, devices = plan.loads, _times(plan), plan.update.devices
-    sizes: list[tuple[int, int]] = []
+    on_its_way = 0
     for stack in plan.stacks:
         for tensor in stack.tensors:
             held, narrow = plan.widths.held_to_train(tensor), plan.widths.sent(tensor)
             item = joined * held + (sent and narrow < held) * narrow
-            sizes.append((prod(tensor.shape) * item, stack.members))
-    whole = sum(size * members for size, members in sizes)
-    on_its_way = whole if collected else max(size for size, _ in sizes)
+            on_its_way = max(on_its_way, prod(tensor.shape) * item)
     held_by_kind = zip(
         loads.kinds,
         loads.total(loads.update, times),

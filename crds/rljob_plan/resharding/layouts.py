@@ -5,7 +5,7 @@ and data parallelism, key heads that several ranks repeat, tied embeddings, rows
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from rljob_api.model.architecture import Shape
@@ -32,6 +32,7 @@ class Stage:
     layers: frozenset[int]
     first: bool
     last: bool
+    sees: bool = True
     dense: list[Holder] = field(default_factory=list)
     experts: dict[int, list[Holder]] = field(default_factory=dict)
     """By place on the expert axis."""
@@ -40,6 +41,8 @@ class Stage:
         """Whether its devices hold something of a tensor."""
         if tensor.layer is not None:
             return tensor.layer in self.layers
+        if tensor.of_tower:
+            return self.sees
         if tensor.name == EMBEDDING:
             return self.first or (tied and self.last)
         return self.last
@@ -73,7 +76,9 @@ class Layout:
         known: dict[tuple[object, ...], Holder] = {}
         for rank, (part, shard) in enumerate(zip(self.parts, self.shards, strict=True)):
             key = (part.layers, part.first, part.last)
-            stage = found.setdefault(key, Stage(frozenset(part.layers), part.first, part.last))
+            stage = found.setdefault(
+                key, Stage(frozenset(part.layers), part.first, part.last, part.sees)
+            )
             tensor = part.tensor if part.experts == 1 else None
             of_experts = stage.experts.setdefault(part.expert, [])
             for name, place, holders in (
@@ -177,13 +182,16 @@ def update_layout(shape: Shape, degrees: UpdateDegrees) -> Layout:
     )
 
 
-def rollout_layout(shape: Shape, degrees: RolloutDegrees, *, first_device: int = 0) -> Layout:
-    """While generating. first_device: 0 where roles share devices."""
+def rollout_layout(
+    shape: Shape, degrees: RolloutDegrees, *, first_device: int = 0, vocabulary_step: int = 1
+) -> Layout:
+    """While generating. first_device: 0 where roles share devices. vocabulary_step: as a `Part`'s."""
     mesh = rollout_mesh(degrees)
+    parts = (rollout_part(shape, degrees, rank) for rank in range(mesh.size))
     return Layout(
         shape=shape,
         mesh=mesh,
-        parts=tuple(rollout_part(shape, degrees, rank) for rank in range(mesh.size)),
+        parts=tuple(replace(part, vocabulary_step=vocabulary_step) for part in parts),
         shards=((0, 0),) * mesh.size,
         first_device=first_device,
     )

@@ -8,7 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from rljob_api.model.tensors import TensorSpec, layer_tensors, tensors_outside_layers
+from rljob_api.model.tensors import (
+    TensorSpec,
+    layer_tensors,
+    tensors_outside_layers,
+    tower_tensors,
+)
 from rljob_plan.resharding.layouts import Layout
 
 Stages = tuple[tuple[int, ...], tuple[int, ...]]
@@ -53,7 +58,8 @@ def find_stacks(update: Layout, rollout: Layout) -> list[Stack]:
         return update.stages_of(tensor), rollout.stages_of(tensor)
 
     found = [
-        Stack(tensors=(tensor,), stages=stages(tensor)) for tensor in tensors_outside_layers(shape)
+        Stack(tensors=(tensor,), stages=stages(tensor))
+        for tensor in (*tensors_outside_layers(shape), *tower_tensors(shape))
     ]
     alike: dict[tuple[Stages, bool], list[int]] = {}
     for layer in range(shape.layers):

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from rljob_api.check.layout_rules import (
     placement_rule,
+    redundancy_rule,
     rollout_degrees_rule,
     rollout_share_rule,
     update_degrees_rule,
@@ -22,7 +23,7 @@ from rljob_api.check.rules import divisors
 from rljob_api.check.run_rules import refusals
 from rljob_api.check.shape_rules import shape_problems
 from rljob_api.model.architecture import Shape
-from rljob_api.spec.engines import Placement, Recompute
+from rljob_api.spec.engines import Placement, Recompute, Redundancy
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJob, RLJobSpec
 from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees, roles, total_devices
@@ -30,6 +31,8 @@ from rljob_api.topology.resolved import resolve
 
 Placements = Literal["job", "colocated", "separated", "any"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "full")
+REDUNDANCIES: tuple[Redundancy, ...] = ("none", "peer")
+"""`host` copies do not outlive a pod, which fails with its device."""
 OFFLOADS: tuple[Literal["none", "optimizer"], ...] = ("none", "optimizer")
 CHUNKS = (1, 2)
 """Virtual pipelines that are tried, beside the job's own."""
@@ -60,6 +63,7 @@ class Setting:
     micro_batch_tokens: int | None
     recompute: Recompute
     offload: Literal["none", "optimizer"]
+    redundancy: Redundancy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,7 @@ class Space:
     def __init__(self, job: RLJob, shape: Shape, others: Mapping[str, Shape]) -> None:
         self._job, self._shape, self._others = job, shape, others
         self._settings: dict[int, list[Setting]] = {}
-        self._refused = {problem.path for problem in refusals(job)}
+        self._refused = {problem.path for problem in refusals(job, shape)}
 
     @cached_property
     def own(self) -> Layout:
@@ -90,6 +94,7 @@ class Space:
             micro_batch_tokens=batch.micro_batch_tokens,
             recompute=spec.update.recompute,
             offload=spec.update.offload,
+            redundancy=spec.update.redundancy,
         )
         return Layout(
             placement=self._job.spec.placement,
@@ -152,8 +157,20 @@ class Space:
             self._settings[update.data] = self._of_replicas(update.data)
         return self._settings[update.data]
 
+    def redundancies(self, placement: Placement, update: UpdateDegrees) -> list[Redundancy]:
+        """What may hold second copies with these degrees, where failures are weighed."""
+        spec = self._job.spec.model_copy(update={"placement": placement})
+        found = []
+        for kind in REDUNDANCIES:
+            used = {"parallelism": update, "redundancy": kind}
+            asked = spec.model_copy(update={"update": spec.update.model_copy(update=used)})
+            if not any(redundancy_rule(asked)):
+                found.append(kind)
+        return found
+
     def leanest(self, update: UpdateDegrees) -> list[Setting]:
-        """Of the settings, those with the smallest micro-batches; the last recomputes and offloads."""
+        """Of the settings, those with the smallest micro-batches; the last recomputes, and offloads where
+        that runs."""
         settings = self.settings(update)
         tokens = list(map(self._tokens, settings))
         least = min(tokens)
@@ -178,9 +195,16 @@ class Space:
         if mine[0] is None or (mine[0] and prompts % mine[0] == 0):
             micro = [mine, *(one for one in micro if one != mine)]
         return [
-            Setting(micro_batch_size=size, micro_batch_tokens=limit, recompute=again, offload=place)
+            Setting(
+                micro_batch_size=size,
+                micro_batch_tokens=limit,
+                recompute=again,
+                offload=place,
+                redundancy=own.redundancy,
+            )
             for size, limit in micro
             for again, place in product(RECOMPUTES, OFFLOADS)
+            if self._runs("update", {"offload": place})
         ]
 
     def job_of(self, layout: Layout) -> RLJob:
@@ -191,7 +215,7 @@ class Space:
         """What all rules say of a layout, and what could not be run that the job itself does not ask for."""
         job = self.job_of(layout)
         found = rule_problems(job.spec) or shape_problems(job.spec, self._shape, self._others)
-        return found or [one for one in refusals(job) if one.path not in self._refused]
+        return found or [one for one in refusals(job, self._shape) if one.path not in self._refused]
 
     def _spec_of(self, layout: Layout) -> RLJobSpec:
         spec, setting = self._job.spec, layout.setting
@@ -203,6 +227,7 @@ class Space:
             "parallelism": layout.update,
             "recompute": setting.recompute,
             "offload": setting.offload,
+            "redundancy": setting.redundancy,
         }
         return spec.model_copy(
             update={
@@ -219,19 +244,28 @@ class Space:
         batch = spec.batch.model_copy(update={"micro_batch_size": None})
         update = spec.update.model_copy(update={"parallelism": degrees})
         asked = spec.model_copy(update={"placement": placement, "batch": batch, "update": update})
-        return self._allowed(
-            asked, (placement_rule, update_degrees_rule, update_share_rule), "update"
+        rules = (placement_rule, update_degrees_rule, update_share_rule)
+        return self._allowed(asked, rules, "update") and self._runs(
+            "update", {"parallelism": degrees}
         )
 
     def _rollout_allowed(self, placement: Placement, degrees: RolloutDegrees) -> bool:
         rollout = self._job.spec.rollout.model_copy(update={"parallelism": degrees})
         asked = self._job.spec.model_copy(update={"placement": placement, "rollout": rollout})
-        if not self._allowed(asked, (rollout_degrees_rule, rollout_share_rule), "rollout"):
-            return False
-        job = self._job.model_copy(update={"spec": asked})
-        path = "spec.rollout"
+        rules = (rollout_degrees_rule, rollout_share_rule)
+        return self._allowed(asked, rules, "rollout") and self._runs(
+            "rollout", {"parallelism": degrees}
+        )
+
+    def _runs(self, role: Literal["update", "rollout"], changes: Mapping[str, object]) -> bool:
+        """Whether a role with these changes is not refused more than the job is."""
+        spec = self._job.spec
+        changed = getattr(spec, role).model_copy(update=changes)
+        job = self._job.model_copy(update={"spec": spec.model_copy(update={role: changed})})
+        path = f"spec.{role}."
         return not any(
-            one.path.startswith(path) and one.path not in self._refused for one in refusals(job)
+            one.path.startswith(path) and one.path not in self._refused
+            for one in refusals(job, self._shape)
         )
 
     def _allowed(

@@ -105,13 +105,18 @@ class Degrees:
         for seconds, setting in self._by_time(degrees):
             if best is not None and self._joined(seconds, least) >= best.seconds:
                 break
-            layout = self._layout(degrees, generating, setting)
-            memory = self._estimates.memory(layout)
-            if self._estimates.memory_problems(layout, memory):
+            fit = [
+                (self._estimates.found(layout, memory), memory)
+                for layout in self._kept_safe(degrees, generating, setting)
+                if not self._estimates.memory_problems(
+                    layout, memory := self._estimates.memory(layout)
+                )
+            ]
+            if not fit:
                 continue
-            found = self._estimates.found(layout, memory)
+            found, memory = min(fit, key=lambda one: one[0].seconds)
             if best is None:
-                if self._estimates.space.problems(layout):
+                if self._estimates.space.problems(found.layout):
                     self._refused += 1
                     return None
                 best = found
@@ -120,6 +125,15 @@ class Degrees:
             if memory.kv_cache.room == memory.kv_cache.wanted:
                 break
         return best
+
+    def _kept_safe(
+        self, update: UpdateDegrees, rollout: RolloutDegrees, setting: Setting
+    ) -> list[Layout]:
+        """The setting as the job copies what is trained, or where failures are weighed in all ways."""
+        kinds = [setting.redundancy]
+        if self._estimates.rates[0].failures_per_day:
+            kinds = self._estimates.space.redundancies(self._placement, update)
+        return [self._layout(update, rollout, replace(setting, redundancy=kind)) for kind in kinds]
 
     def _joined(self, training: float, generating: float) -> float:
         """Separated roles may work at the same time."""
@@ -144,7 +158,7 @@ class Degrees:
         """Whether there is a setting that leaves room to train."""
         if self._limit is None:
             return True
-        leanest = [one for one in self._estimates.space.leanest(degrees) if one.offload != "none"]
+        leanest = reversed(self._estimates.space.leanest(degrees))
         specs = (self._spec(update=degrees, setting=setting) for setting in leanest)
         return any(least_to_train(spec, self._shape) <= self._limit for spec in specs)
 
@@ -161,13 +175,15 @@ class Degrees:
         parts["bubbles"] *= few.batch.passes(data) / max(
             one.batch.passes(data) for one in (few, many)
         )
-        constant = constant_seconds(few, rates) + swap_seconds(few, shape, rates[0])
+        constant = constant_seconds(few, shape, rates) + swap_seconds(few, shape, rates[0])
         return (sum(parts.values()) + constant) * ALMOST
 
     def _training_seconds(self, degrees: UpdateDegrees, setting: Setting) -> float:
         spec, rates = self._spec(update=degrees, setting=setting), self._estimates.rates
         parts = training_parts(spec, self._shape, *rates, others=self._estimates.others)
-        constant = constant_seconds(spec, rates) + swap_seconds(spec, self._shape, rates[0])
+        constant = constant_seconds(spec, self._shape, rates) + swap_seconds(
+            spec, self._shape, rates[0]
+        )
         return (sum(parts.values()) + constant) * ALMOST
 
     def _spec(

@@ -60,7 +60,11 @@ class Estimates:
         if layout.rollout not in self._rollouts:
             rollout = base.rollout.model_copy(update={"parallelism": layout.rollout})
             self._rollouts[layout.rollout] = rollout
-        used = {"recompute": setting.recompute, "offload": setting.offload}
+        used = {
+            "recompute": setting.recompute,
+            "offload": setting.offload,
+            "redundancy": setting.redundancy,
+        }
         update = base.update.model_copy(update={"parallelism": layout.update, **used})
         return base.model_copy(
             update={

@@ -15,13 +15,15 @@ from rljob_plan.search.estimates import Found
 from rljob_plan.search.ranking import Own, Proposal
 
 SHOWN = {
+    "pictures": ("pictures", "pictures again"),
     "generate": ("prompts", "decoding"),
     "inference": ("inference",),
     "update compute": ("update", "optimizer"),
     "communication": ("communication",),
     "bubble": ("bubbles",),
     "reshard": ("reshard",),
-    "other": ("dispatch", "fixed", "hidden"),
+    "other": ("dispatch", "copies", "fixed", "hidden"),
+    "failures": ("failures",),
 }
 """Parts of a step as a user reads them, by those of `step_parts`."""
 WORTH_SAYING = 0.1
@@ -122,7 +124,7 @@ def fragment(proposal: Proposal, job: RLJob) -> dict[str, Any]:
 
 def _update_fragment(new: RLJobSpec, old: RLJobSpec) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name in ("recompute", "offload"):
+    for name in ("recompute", "offload", "redundancy"):
         if getattr(new.update, name) != getattr(old.update, name):
             found[name] = getattr(new.update, name)
     degrees = _dumped(new.update.parallelism)

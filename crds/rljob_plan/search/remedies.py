@@ -75,7 +75,8 @@ def used(setting: Setting) -> str:
         micro = f"microBatchTokens {setting.micro_batch_tokens}"
     else:
         micro = f"microBatchSize {setting.micro_batch_size}"
-    return f"{micro}, recompute {setting.recompute}, offload {setting.offload}"
+    said = f"{micro}, recompute {setting.recompute}, offload {setting.offload}"
+    return said if setting.redundancy == "none" else f"{said}, redundancy {setting.redundancy}"
 
 
 def update_devices(layout: Layout) -> int:

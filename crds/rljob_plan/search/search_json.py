@@ -71,4 +71,5 @@ def _layout_json(layout: Layout) -> dict[str, Any]:
         "microBatchTokens": setting.micro_batch_tokens,
         "recompute": setting.recompute,
         "offload": setting.offload,
+        "redundancy": setting.redundancy,
     }

@@ -19,6 +19,15 @@
 {{- with .Values.metrics.namespace }}
 - {{ printf "--metrics-namespace=%s" . | quote }}
 {{- end }}
+{{- if .Values.kueue.enabled }}
+- --kueue
+{{- end }}
+{{- if .Values.volcano.enabled }}
+- --volcano
+{{- end }}
+{{- if .Values.faults.enabled }}
+- {{ printf "--faults-namespace=%s" .Values.faults.namespace | quote }}
+{{- end }}
 - --shared-memory={{ .Values.sharedMemory.hostPath | ternary "host-path" "none" }}
 {{- if .Values.emulatedDevicePlugin.enabled }}
 - --emulated-device-plugin

@@ -5,8 +5,16 @@ devices a product allows is in `rljob_api.spec.products`.
 """
 
 from rljob_api.spec.infrastructure import Accelerator
+from rljob_api.spec.pods import PodTemplate
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.ray_resources import device_resource
-from rljob_api.topology.worker_pods import DRIVER_PATHS, HCCL_PORT, is_ascend
+from rljob_api.topology.super_pods import SP_BLOCK, sp_block
+from rljob_api.topology.worker_pods import (
+    DRIVER_PATHS,
+    HCCL_PORT,
+    device_resource_name,
+    is_ascend,
+)
 from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import Manifest, child_name, metadata
 from rljob_operator.settings import Settings
@@ -20,6 +28,25 @@ NO_DEVICES = {"huawei.com/skip-ascend-plugin": "enabled"}
 """Ascend's scheduler plugin leaves pods with this annotation alone."""
 
 
+PLACING = (SP_BLOCK, "huawei.com/")
+"""Beginnings of annotations of worker pods that Ascend's scheduler plugin reads, of their PodGroup first."""
+
+
+def super_pod_annotations(spec: RLJobSpec) -> dict[str, str]:
+    """Of a worker pod that is placed in super-pods."""
+    block = sp_block(spec)
+    return {} if block is None else {SP_BLOCK: str(block)}
+
+
+def placing_annotations(spec: RLJobSpec) -> dict[str, str]:
+    """Of the PodGroup of the job's pods, where Volcano places them."""
+    if spec.scheduling.scheduler != "volcano" or not is_ascend(spec.accelerator):
+        return {}
+    own = (spec.pod_templates.worker or PodTemplate()).annotations
+    told = super_pod_annotations(spec) | own
+    return {name: value for name, value in told.items() if name.startswith(PLACING)}
+
+
 def ray_resources(accelerator: Accelerator) -> dict[str, str]:
     """Ray resources of a worker, as KubeRay writes them."""
     return {device_resource(accelerator): str(accelerator.devices_per_node)}
@@ -30,7 +57,7 @@ def device_limits(accelerator: Accelerator, settings: Settings) -> dict[str, str
     by_plugin = is_ascend(accelerator) or settings.emulated_device_plugin
     if not by_plugin or accelerator.injection == "dra":
         return {}
-    return {accelerator.resource_name: str(accelerator.devices_per_node)}
+    return {device_resource_name(accelerator): str(accelerator.devices_per_node)}
 
 
 def device_environment(accelerator: Accelerator) -> list[Manifest]:

@@ -1,21 +1,25 @@
-"""The RayCluster of a job: a head without devices, one worker a node, warehouses beside them.
+"""The RayCluster of a job: a head without devices, one worker a node, warehouses beside them. Pods of spare
+nodes are like the others: which of them are spare, the run decides.
 
 Written for KubeRay 1.6.2. `suspend` is left out: Kueue may own it, and the operator deletes a
 cluster rather than suspend it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from rljob_api.spec.rljob import RLJob
+from rljob_api.spec.rljob import RLJob, RLJobSpec
 from rljob_api.topology.devices import pods
 from rljob_api.topology.worker_pods import is_ascend, object_store_bytes
 from rljob_operator.build import ports
-from rljob_operator.build.accelerators import ray_resources
-from rljob_operator.build.gang import gang
+from rljob_operator.build.accelerators import placing_annotations, ray_resources
+from rljob_operator.build.gang import gang, kept_labels
+from rljob_operator.build.grants import Grant, placed
 from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import Manifest, Role, child_name, metadata
-from rljob_operator.build.pods import pod_template
+from rljob_operator.build.pods import image_of, keeping_off, kept_off, pod_template
 from rljob_operator.build.resources import warehouses_per_pod
+from rljob_operator.build.spares import warm_resources
 from rljob_operator.settings import Settings
 
 RAY_WAREHOUSE = "rljob_warehouse"
@@ -26,27 +30,34 @@ NO_NEW_HEAD = {"ray.io/disable-provisioned-head-restart": "true"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
     """How many pods, where it is not what the spec says. released: the head alone, for its logs.
-    workers: worker pods. leaving: worker pods that go, where there are to be fewer."""
+    workers: worker pods. leaving: worker pods that go, where there are to be fewer. avoid: nodes that new
+    worker pods keep off where they can; KubeRay leaves pods that are there alone. grants: what Kueue's
+    admission adds to the pods of each role."""
 
     released: bool = False
     workers: int | None = None
     leaving: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
+    grants: Mapping[Role, Grant] = field(default_factory=dict)
 
 
 def ray_cluster(
     job: RLJob, identity: Identity, settings: Settings, *, name: str, groups: Groups
 ) -> Manifest:
     """The RayCluster. job: passed the rules."""
-    placing = gang(job.spec.scheduling, cluster=name)
+    placing = gang(job.spec.scheduling, settings, cluster=name)
     meta = metadata(identity, name, component="cluster")
     meta["labels"] |= placing.labels
-    meta["annotations"] = dict(NO_NEW_HEAD)
+    # KubeRay copies them to the PodGroup, where it makes it.
+    meta["annotations"] = NO_NEW_HEAD | placing_annotations(job.spec)
     spec, counts = job.spec, pods(job.spec)
     share = 0 if groups.released else 1
-    workers = counts.worker if groups.workers is None else groups.workers
+    workers = counts.worker + counts.spare if groups.workers is None else groups.workers
 
     def template(role: Role) -> Manifest:
-        return pod_template(job, identity, settings, role=role, gang=placing)
+        avoid = groups.avoid if role == "worker" else ()
+        made = pod_template(job, identity, settings, role=role, gang=placing, avoid=avoid)
+        return placed(made, groups.grants[role]) if role in groups.grants else made
 
     store = object_store_bytes(ascend=is_ascend(spec.accelerator))
     return {
@@ -73,11 +84,48 @@ def ray_cluster(
                     "template": template(role),
                 }
                 for role, replicas, offered in _groups(
-                    job, share * workers, share * counts.warehouse
+                    job, share * workers, share * (counts.warehouse + counts.spare)
                 )
             ],
         },
     }
+
+
+def kept(living: Manifest, wanted: Manifest) -> Manifest:
+    """A RayCluster as it is, with the numbers of pods that are wanted and the nodes that they keep off. Its
+    pods run an attempt: one that is made anew must be like the others, also where another version of the
+    operator made them."""
+    spec = {key: living["spec"].get(key, value) for key, value in wanted["spec"].items()}
+    there = {group["groupName"]: group for group in living["spec"]["workerGroupSpecs"]}
+    spec["workerGroupSpecs"] = [
+        _kept_group(there.get(group["groupName"], group), group)
+        for group in wanted["spec"]["workerGroupSpecs"]
+    ]
+    meta = wanted["metadata"] | {"labels": kept_labels(living, wanted)}
+    return wanted | {"metadata": meta, "spec": spec}
+
+
+def _kept_group(living: Manifest, wanted: Manifest) -> Manifest:
+    counts = ("replicas", "minReplicas", "maxReplicas", "scaleStrategy")
+    group = {key: value for key, value in living.items() if key not in counts}
+    group |= {key: wanted[key] for key in counts if key in wanted}
+    if "template" in group:
+        group["template"] = keeping_off(group["template"], kept_off(wanted["template"]))
+    return group
+
+
+def images_of(spec: RLJobSpec, settings: Settings) -> set[str]:
+    """The images that a job's pods get from this operator."""
+    roles: tuple[Role, ...] = ("head", "worker", "warehouse")
+    return {image_of(spec, settings, role=role) for role in roles}
+
+
+def pod_images(cluster: Manifest) -> set[str]:
+    """The images of a RayCluster's pods."""
+    spec = cluster.get("spec", {})
+    groups = [spec.get("headGroupSpec", {}), *spec.get("workerGroupSpecs", [])]
+    pods = [group["template"]["spec"] for group in groups if "template" in group]
+    return {pod["containers"][0]["image"] for pod in pods}
 
 
 def _leaving(role: Role, groups: Groups) -> Manifest:
@@ -91,7 +139,7 @@ def _groups(job: RLJob, workers: int, warehouses: int) -> list[tuple[Role, int, 
     """(role, pods, Ray resources of each). Actors ask for these resources and for no CPU."""
     room = {RAY_WAREHOUSE: str(warehouses_per_pod(job.spec))}
     return [
-        ("worker", workers, ray_resources(job.spec.accelerator)),
+        ("worker", workers, ray_resources(job.spec.accelerator) | warm_resources(job.spec)),
         ("warehouse", warehouses, room),
     ]
 

@@ -10,7 +10,11 @@ from rljob_operator.build.names import CONFIG_FILE, run_directory
 POD_LOG = "/proc/1/fd/1"
 """What the head's container prints: `kubectl logs` shows it. Its first process has our uid."""
 
+DRIVER_FILE = "/tmp/rljob-driver"
+"""In the head's container: the process to end for a checkpoint (`pods`)."""
+
 SCRIPT = """\
+echo $$ >{driver}
 mkdir -p {folder} 2>/dev/null
 if test -f /proc/$$/fd/1; then
   for copy in {pod_log} {folder}/{log}; do
@@ -32,6 +36,7 @@ def entrypoint(job: RLJob, identity: Identity, *, attempt: int) -> str:
         folder=shlex.quote(run_directory(job.spec, identity)),
         job=CONFIG_FILE,
         log=driver_log(attempt),
+        driver=DRIVER_FILE,
         pod_log=POD_LOG,
     )
     return f"exec sh -c {shlex.quote(script)}"

@@ -8,6 +8,7 @@ from rljob_api.spec.pods import Resources
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.section import parse_quantity
 from rljob_api.topology.devices import num_warehouses, pods
+from rljob_api.topology.fewer_replicas import fewest_replicas
 from rljob_api.topology.worker_pods import EMULATED_REQUESTS, HOST_GIB, is_ascend
 from rljob_operator.build.names import Manifest, Role
 
@@ -31,8 +32,11 @@ def resources(role: Role, spec: RLJobSpec, own: Resources | None) -> Manifest:
 
 
 def warehouses_per_pod(spec: RLJobSpec) -> int:
-    """Most warehouses that one pod holds."""
-    return -(-num_warehouses(spec) // pods(spec).warehouse)
+    """Most warehouses that one pod holds: with `elastic.update`, when as few nodes train as may."""
+    lasting, fewest = pods(spec).warehouse, fewest_replicas(spec)
+    if fewest is not None:
+        lasting = min(lasting, -(-fewest // spec.accelerator.devices_per_node))
+    return -(-num_warehouses(spec) // lasting)
 
 
 def _requests(role: Role, spec: RLJobSpec) -> dict[str, str]:

@@ -5,7 +5,7 @@ Called by `pods`. The user's own volumes come after these.
 
 from rljob_api.spec.pods import PodTemplate
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.pod_names import CONFIG_DIRECTORY, RUNS_DIRECTORY
+from rljob_api.topology.pod_names import BRING_UP_FILE, CONFIG_DIRECTORY, RUNS_DIRECTORY
 from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import Manifest, Role, child_name
 from rljob_operator.settings import Settings
@@ -31,7 +31,7 @@ def volumes(
     """The pod's volumes."""
     found: list[Manifest] = []
     if role == "head":
-        found.append({"name": CONFIG_VOLUME, "configMap": {"name": child_name(identity)}})
+        found.append({"name": CONFIG_VOLUME, **_config(spec, identity)})
     if role != "warehouse":
         found.append({"name": RUNS_VOLUME, **_runs(spec)})
     if role != "head" and shares_memory(spec, settings):
@@ -54,6 +54,19 @@ def mounts(
         found.append({"name": DOCK_VOLUME, "mountPath": DOCK_DIRECTORY, "subPath": part})
     given = [mount.model_dump(by_alias=True, exclude_none=True) for mount in own.volume_mounts]
     return found + given
+
+
+def _config(spec: RLJobSpec, identity: Identity) -> Manifest:
+    """The job, and beside it the record of a bring-up where one is named."""
+    job, record = {"name": child_name(identity)}, spec.accelerator.bring_up
+    if record is None:
+        return {"configMap": job}
+    key = {"key": BRING_UP_FILE, "path": BRING_UP_FILE}
+    return {
+        "projected": {
+            "sources": [{"configMap": job}, {"configMap": {"name": record, "items": [key]}}]
+        }
+    }
 
 
 def _runs(spec: RLJobSpec) -> Manifest:

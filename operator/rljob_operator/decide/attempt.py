@@ -7,6 +7,8 @@ is known to have ended.
 from rljob_api.spec.exit_codes import ExitCode
 from rljob_api.spec.guards import AlarmReport
 from rljob_api.spec.lifecycle import FailureReason
+from rljob_api.topology.fewer_replicas import ReplicasReport
+from rljob_operator.decide.chips import hit_by_chips, look_at_chips
 from rljob_operator.decide.draft import Draft, condition, holds, rfc3339, unix
 from rljob_operator.decide.elastic import keep_scale
 from rljob_operator.decide.failures import (
@@ -15,8 +17,9 @@ from rljob_operator.decide.failures import (
     backoff_seconds,
     recorded,
 )
-from rljob_operator.decide.model import AskStacks, DeleteCluster, Pod, Submit
-from rljob_operator.decide.readiness import missing_pods, tell_devices
+from rljob_operator.decide.model import AskStacks, DeleteCluster, DeletePod, Event, Pod, Submit
+from rljob_operator.decide.readiness import missing_pods, tell_devices, tell_pods
+from rljob_operator.decide.turns import leave_line, take_turn
 from rljob_operator.driver.ray_jobs import RayJob
 
 POLL_SECONDS = 5.0
@@ -26,7 +29,10 @@ HEAD_SILENT_SECONDS = 60.0
 """A head that does not answer for so long is lost."""
 KILLED = 137
 STUCK_SECONDS = 60.0
-"""A pod that is being deleted for so long is on a node that does not answer."""
+"""A head that is being deleted for so long is on a node that does not answer."""
+LOST_SECONDS = 10.0
+"""The same of other pods, which hold nothing that two must not do: beyond the time that each has to end."""
+SUSPENDED = "its RayCluster is suspended: Kueue has evicted it"
 NO_STACKS = "its driver gave no answer when it was asked for stacks"
 REASON_CHARACTERS = 850
 """Of the driver's last lines: a condition has 1000 for them and what is said before."""
@@ -52,7 +58,9 @@ def start(draft: Draft) -> None:
     if stuck := _stuck(draft):
         _end_attempt(draft, stuck)
         return
-    missing = missing_pods(draft)
+    _forget_lost(draft)
+    look_at_chips(draft, trains=False)
+    missing = "; ".join(filter(None, (take_turn(draft), missing_pods(draft))))
     if missing:
         draft.set("ClusterReady", "False", "PodsNotReady", missing, tell=False)
         left = draft.left(status.attempt_time, spec.start_deadline_seconds)
@@ -66,7 +74,7 @@ def start(draft: Draft) -> None:
             return
         draft.requeue_after([left, STARTING_POLL_SECONDS])
         return
-    draft.set("ClusterReady", "True", "PodsReady")
+    tell_pods(draft)
     pause = backoff_seconds(status.restarts or 0)
     wait = pause - (draft.now - unix(status.attempt_time or rfc3339(draft.now)))
     if wait > 0:
@@ -86,10 +94,16 @@ def start(draft: Draft) -> None:
 
 def supervise(draft: Draft) -> None:
     """Look after the submitted attempt."""
+    if _leaves(draft):
+        if draft.seen.checkpoint is not None:
+            draft.update(last_checkpoint=draft.seen.checkpoint)
+        draft.requeue_after(SUBMITTED_POLL_SECONDS)
+        return
     lost = _lost(draft)
     if lost is not None:
         _end_attempt(draft, lost)
         return
+    _forget_lost(draft)
     if draft.seen.ray.hiccup:
         draft.requeue_after(POLL_SECONDS)
         return
@@ -100,7 +114,7 @@ def supervise(draft: Draft) -> None:
             _end_attempt(draft, _head_lost(draft, message))
         draft.requeue_after(POLL_SECONDS)
         return
-    draft.set("ClusterReady", "True", "PodsReady")
+    tell_pods(draft)
     job, cluster = draft.seen.ray.job, draft.status.ray_cluster
     assert cluster is not None and cluster.submission_id is not None
     if job is None and holds(draft.status, "Running"):
@@ -131,7 +145,13 @@ def _driver_ended(draft: Draft, job: RayJob) -> AttemptFailure:
     elif job.exit_code == ExitCode.HUNG:
         reason = "Hung"
     message = _last_lines(draft.seen.log) or job.message or f"Ray says {job.status}"
-    return AttemptFailure(reason=reason, message=message, node=node, exit_code=job.exit_code)
+    return AttemptFailure(
+        reason=reason,
+        message=message,
+        node=node,
+        exit_code=job.exit_code,
+        disrupted=hit_by_chips(draft) or any(pod.disrupted for pod in draft.seen.pods),
+    )
 
 
 def _last_lines(log: str) -> str:
@@ -163,7 +183,8 @@ def _watch(draft: Draft) -> None:
         draft.update(dock_data_path=seen.data_path)
     if seen.alarms is not None:
         _tell_alarms(draft, seen.alarms)
-    keep_scale(draft)
+    if seen.replicas is not None:
+        _tell_replicas(draft, seen.replicas)
     limit = spec.progress_deadline_seconds
     runs = condition(draft.status, "Running")
     assert runs is not None, "it was set above"
@@ -175,6 +196,8 @@ def _watch(draft: Draft) -> None:
         if message is not None:
             _end_attempt(draft, AttemptFailure(reason="NoProgress", message=message, lost=True))
         return
+    look_at_chips(draft, trains=True)
+    keep_scale(draft)
     draft.requeue_after([left, seen.poll_seconds])
 
 
@@ -201,6 +224,20 @@ def _tell_alarms(draft: Draft, alarms: tuple[AlarmReport, ...]) -> None:
         draft.set("GuardAlarm", "False", "NoAlarm", tell=False)
 
 
+def _tell_replicas(draft: Draft, replicas: ReplicasReport) -> None:
+    """Devices that training goes on without as a condition, from the first one on. The attempt goes on: pods
+    that are missing end none, and steps are made."""
+    if replicas.left_out:
+        missing = ", ".join(map(str, replicas.left_out))
+        told = (
+            f"{replicas.live} of {replicas.wanted} replicas train since step {replicas.step}, without device"
+            f"{'s' * (len(replicas.left_out) > 1)} {missing} ({', '.join(replicas.hosts)})"
+        )
+        draft.set("FewerReplicas", "True", "DevicesMissing", told)
+    elif holds(draft.status, "FewerReplicas"):
+        draft.set("FewerReplicas", "False", "AllReplicasTrain", tell=False)
+
+
 def _lost(draft: Draft) -> AttemptFailure | None:
     """Why the submitted attempt cannot be alive any more, from its pods alone."""
     seen, cluster = draft.seen, draft.status.ray_cluster
@@ -208,10 +245,24 @@ def _lost(draft: Draft) -> AttemptFailure | None:
     if seen.cluster is None or seen.cluster.deleting:
         return AttemptFailure(reason="ClusterLost", message="its RayCluster was deleted", lost=True)
     head = seen.head
+    if head is None and seen.cluster.suspended:
+        return AttemptFailure(reason="HeadLost", message=SUSPENDED, disrupted=True)
     if head is None or head.incarnation != cluster.head:
         message = "the head's container or pod is another one than the driver was started in"
         return _head_lost(draft, message)
     return _stuck(draft)
+
+
+def _leaves(draft: Draft) -> bool:
+    """Whether somebody deletes the head, whose driver still lives: within the pod's time it leaves a
+    checkpoint, for which it needs the other pods."""
+    seen, cluster, job = draft.seen, draft.status.ray_cluster, draft.seen.ray.job
+    assert cluster is not None
+    if seen.cluster is None or seen.cluster.deleting or job is None or job.status.is_final:
+        return False
+    going = [pod for pod in seen.of_role("head") if pod.incarnation == cluster.head]
+    deleted = any(p.deleting_since is not None and p.deleting_since > draft.now for p in going)
+    return seen.head is None and deleted
 
 
 def _head_lost(draft: Draft, message: str) -> AttemptFailure:
@@ -228,9 +279,24 @@ def _head_lost(draft: Draft, message: str) -> AttemptFailure:
     )
 
 
+def _forget_lost(draft: Draft) -> None:
+    """Remove workers and warehouses whose node does not answer: KubeRay makes no others while they are there.
+    The run has left them as soon as Ray missed them."""
+    for pod in draft.seen.pods:
+        if pod.role == "head" or pod.deleting_since is None:
+            continue
+        left = pod.deleting_since + LOST_SECONDS - draft.now
+        if left > 0:
+            draft.requeue_after(left)
+            continue
+        draft.do(DeletePod(pod=pod.name, force=True))
+        message = f"pod {pod.name} is replaced: its node {pod.node} does not say that it has ended"
+        draft.events.append(Event(reason="NodeLost", message=message, warning=True))
+
+
 def _stuck(draft: Draft) -> AttemptFailure | None:
-    """A pod whose node does not answer; KubeRay makes no other while it is there."""
-    pod = next((pod for pod in draft.seen.pods if _is_stuck(pod, draft.now)), None)
+    """A head whose node does not answer."""
+    pod = next((pod for pod in draft.seen.of_role("head") if _is_stuck(pod, draft.now)), None)
     if pod is None:
         return None
     return AttemptFailure(
@@ -266,7 +332,8 @@ def _end_attempt(draft: Draft, failure: AttemptFailure) -> None:
         attempt=attempt + 1, restarts=restarts + counted, attempt_time=now, phase="Restarting"
     )
     draft.set("Running", "False", failure.reason, failure.message)
-    if failure.lost:
+    outdated = draft.seen.cluster is not None and draft.seen.cluster.outdated
+    if failure.lost or outdated:  # the operator was upgraded: the next attempt has its images
         draft.do(DeleteCluster(cluster=status.ray_cluster.name))
         draft.update(ray_cluster=None)
     else:
@@ -299,6 +366,7 @@ def fail(draft: Draft, reason: str, message: str) -> None:
     draft.actions.clear()
     draft.update(phase="Failed", completion_time=rfc3339(draft.now))
     draft.set("Running", "False", reason, tell=False)
+    leave_line(draft, "Ended")
     draft.set("Failed", "True", reason, message)
     draft.requeue_after(0.5)
 

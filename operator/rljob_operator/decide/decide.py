@@ -5,19 +5,20 @@ status before the action is taken, so that a repeated action meets its own first
 """
 
 from rljob_api.spec.status import RayClusterStatus
-from rljob_api.topology.devices import pods
 from rljob_operator.build.names import cluster_name
+from rljob_operator.decide.admission import finish, is_admitted, tell_kueue
 from rljob_operator.decide.attempt import POLL_SECONDS, fail, start, supervise, told_of_deadline
 from rljob_operator.decide.draft import Draft, holds, rfc3339
 from rljob_operator.decide.model import (
     Decision,
     DeleteCluster,
     DeleteJob,
-    MakeChildren,
+    DeleteWorkload,
     Observed,
     ReleaseWorkers,
-    StopSubmission,
 )
+from rljob_operator.decide.stopping import release_pods, stop
+from rljob_operator.decide.turns import leave_line
 
 
 def decide(seen: Observed, now: float) -> Decision:
@@ -49,6 +50,8 @@ def _run(draft: Draft) -> None:
     draft.set("Validated", "True", "Valid", tell=False)
     if holds(seen.status, "Suspended"):
         draft.set("Suspended", "False", "Resumed", "goes on from the last checkpoint")
+    if seen.queued and not is_admitted(draft):
+        return
     draft.set("Stopping", "False", "NotStopping", tell=False)
     if draft.status.start_time is None:
         draft.update(start_time=rfc3339(draft.now), attempt_time=rfc3339(draft.now))
@@ -68,6 +71,8 @@ def _run(draft: Draft) -> None:
         supervise(draft)
     else:
         start(draft)
+    if seen.queued:
+        tell_kueue(draft)
 
 
 def _keep_cluster(draft: Draft) -> None:
@@ -81,50 +86,28 @@ def _keep_cluster(draft: Draft) -> None:
     cluster = draft.status.ray_cluster
     assert cluster is not None
     if seen.cluster is None and cluster.submission_id is None:
-        draft.do(MakeChildren(cluster=cluster.name))
+        draft.make(cluster.name)
     elif seen.cluster is not None and not seen.cluster.deleting:
         draft.update_cluster(uid=seen.cluster.uid)
         if changed:
-            assert seen.spec is not None
-            more = seen.cluster.workers > pods(seen.spec).worker  # a pod goes after its devices
-            workers = seen.cluster.workers if more else None
-            draft.do(MakeChildren(cluster=cluster.name, workers=workers))
+            draft.make_again()
 
 
 def _suspend(draft: Draft) -> None:
-    """Checkpoint, stop, release the pods."""
-    seen, cluster = draft.seen, draft.status.ray_cluster
+    """Checkpoint, stop, release the pods; then leave Kueue's queue."""
     draft.set("Validated", "True", "Valid", tell=False)
-    if cluster is None and not seen.pods and not seen.older_pods:
-        draft.set("Suspended", "True", "Suspended", "the job holds no pods")
-        draft.set("Stopping", "False", "NotStopping", tell=False)
-        draft.set("Running", "False", "Suspended", tell=False)
-        draft.set("ClusterReady", "False", "Suspended", tell=False)
-        draft.update(phase="Suspended", devices=None, start_time=None, attempt_time=None)
+    leave_line(draft, "Suspended")
+    if not release_pods(draft, "Suspending"):
+        draft.update(phase="Suspending")
         return
-    draft.update(phase="Suspending")
-    draft.requeue_after(POLL_SECONDS)
-    if cluster is None or _stop(draft, "Suspending"):
-        return
-    if seen.checkpoint is not None:
-        draft.update(last_checkpoint=seen.checkpoint)
-    draft.do(DeleteCluster(cluster=cluster.name))
-    draft.update(ray_cluster=None, attempt=(draft.status.attempt or 0) + 1)
-
-
-def _stop(draft: Draft, reason: str) -> bool:
-    """Ask the driver to leave a checkpoint and end; False once it has, or has had `stop_seconds`."""
-    if draft.seen.ray.hiccup:
-        return True
-    job, cluster = draft.seen.ray.job, draft.status.ray_cluster
-    if cluster is None or cluster.submission_id is None or job is None or job.status.is_final:
-        return False
-    draft.set("Stopping", "True", reason, "leaving a checkpoint")
-    draft.set("Running", "False", reason, tell=False)
-    if draft.since("Stopping") >= draft.seen.stop_seconds:
-        return False
-    draft.do(StopSubmission(submission=cluster.submission_id))
-    return True
+    draft.set("Suspended", "True", "Suspended", "the job holds no pods")
+    draft.set("Stopping", "False", "NotStopping", tell=False)
+    draft.set("Running", "False", "Suspended", tell=False)
+    draft.set("ClusterReady", "False", "Suspended", tell=False)
+    draft.update(phase="Suspended", devices=None, start_time=None, attempt_time=None)
+    if draft.seen.workload is not None:
+        draft.set("Admitted", "False", "Suspended", tell=False)
+        draft.do(DeleteWorkload())
 
 
 def _clean_up(draft: Draft) -> None:
@@ -132,9 +115,10 @@ def _clean_up(draft: Draft) -> None:
     seen, spec, status = draft.seen, draft.seen.spec, draft.status
     if spec is None:
         return
-    if _stop(draft, "Ended"):
+    if stop(draft, "Ended"):
         draft.requeue_after(POLL_SECONDS)
         return
+    finish(draft)
     if seen.cluster is not None and not seen.cluster.deleting:
         if spec.cleanup_policy == "DeleteCluster":
             draft.do(DeleteCluster(cluster=seen.cluster.name))

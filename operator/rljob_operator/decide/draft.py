@@ -10,10 +10,18 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from rljob_api.spec.status import Condition, RayClusterStatus, RLJobStatus
-from rljob_operator.decide.model import Action, Decision, Event, Observed
+from rljob_api.topology.devices import pods
+from rljob_operator.decide.model import (
+    Action,
+    Decision,
+    Event,
+    MakeChildren,
+    Observed,
+    ReleaseWorkers,
+)
 
 MESSAGE_CHARACTERS = 1000
-BAD_NEWS = (("Validated", "False"), ("GuardAlarm", "True"))
+BAD_NEWS = (("Validated", "False"), ("GuardAlarm", "True"), ("FewerReplicas", "True"))
 ConditionStatus = Literal["True", "False", "Unknown"]
 
 
@@ -106,6 +114,23 @@ class Draft:
     def do(self, *actions: Action) -> None:
         """Add actions, each once."""
         self.actions += [action for action in actions if action not in self.actions]
+
+    def make(
+        self, cluster: str, *, workers: int | None = None, leaving: tuple[str, ...] = ()
+    ) -> None:
+        """Apply the job's children; worker pods that are made from now on keep off nodes with a bad chip."""
+        avoid = self.seen.faulty_nodes
+        self.do(MakeChildren(cluster=cluster, workers=workers, leaving=leaving, avoid=avoid))
+
+    def make_again(self) -> None:
+        """The same of the present cluster, which keeps its pods."""
+        assert self.seen.cluster is not None and self.seen.spec is not None
+        if holds(self.status, "Held"):
+            self.do(ReleaseWorkers(cluster=self.seen.cluster.name))
+            return
+        have, wanted = self.seen.cluster.workers, pods(self.seen.spec)
+        more = have > wanted.worker + wanted.spare  # a pod goes after its devices
+        self.make(self.seen.cluster.name, workers=have if more else None)
 
     def requeue_after(self, seconds: Iterable[float | None] | float) -> None:
         """Come back after so many seconds at the latest."""

@@ -8,7 +8,7 @@ from rljob_api.topology.devices import pods as pods_of
 from rljob_api.topology.elastic import is_elastic
 from rljob_operator.build.names import pod_selector
 from rljob_operator.decide.draft import Draft
-from rljob_operator.decide.model import MakeChildren, ScaleRollout
+from rljob_operator.decide.model import ScaleRollout
 
 
 def keep_scale(draft: Draft) -> None:
@@ -20,9 +20,10 @@ def keep_scale(draft: Draft) -> None:
         return
     workers = pod_selector(seen.identity, "worker").items()
     draft.update(selector=",".join(f"{key}={value}" for key, value in workers))
-    needed, cluster = pods_of(spec).worker, draft.status.ray_cluster.name
+    counts, cluster = pods_of(spec), draft.status.ray_cluster.name
+    needed = counts.worker + counts.spare
     if needed > seen.cluster.workers:
-        draft.do(MakeChildren(cluster=cluster, workers=needed))
+        draft.make(cluster, workers=needed)
     if report is None:
         return
     draft.update(rollout_replicas=report.ready)
@@ -41,6 +42,8 @@ def _give_back(draft: Draft, cluster: str, needed: int) -> None:
     seen, report = draft.seen, draft.seen.rollout
     assert seen.cluster is not None and report is not None
     surplus = seen.cluster.workers - needed
-    free = sorted(pod.name for pod in seen.of_role("worker") if pod.name not in report.hosts)
+    free = [pod for pod in seen.of_role("worker") if pod.name not in report.hosts]
+    free.sort(key=lambda pod: (pod.ready, pod.name))  # as spares, those that are there stay
     if surplus > 0 and len(free) >= surplus:
-        draft.do(MakeChildren(cluster=cluster, workers=needed, leaving=tuple(free[:surplus])))
+        leaving = tuple(pod.name for pod in free[:surplus])
+        draft.make(cluster, workers=needed, leaving=leaving)

@@ -22,7 +22,7 @@ Action = Literal["FailJob", "Restart", "Ignore"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailure:
     """Why an attempt ended. lost: its cluster cannot be used again. disrupted: by the cluster itself
-    (eviction, drain), which the user did nothing for."""
+    (eviction, drain, a chip that broke), which the user did nothing for."""
 
     reason: FailureReason
     message: str

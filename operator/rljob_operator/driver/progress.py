@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from rljob_api.spec.guards import AlarmReport
 from rljob_api.spec.status import LastCheckpoint, Progress
 from rljob_api.topology.elastic import RolloutReport
+from rljob_api.topology.fewer_replicas import ReplicasReport
 from rljob_operator.errors import Unreachable
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class Report:
     rollout: RolloutReport | None = None
     dock_data_path: Literal["shared", "tcp", "mixed"] | None = None
     alarms: tuple[AlarmReport, ...] = ()
+    replicas: ReplicasReport | None = None
 
 
 class _Document(BaseModel):
@@ -42,6 +44,7 @@ class _Document(BaseModel):
     rollout: RolloutReport | None = None
     dock_data_path: Literal["shared", "tcp", "mixed"] | None = Field(None, alias="dockDataPath")
     alarms: list[AlarmReport] = []
+    replicas: ReplicasReport | None = None
 
 
 class _Stacks(BaseModel):
@@ -68,6 +71,7 @@ async def ask_driver(session: aiohttp.ClientSession, url: str, token: str) -> Re
         rollout=found.rollout,
         dock_data_path=found.dock_data_path,
         alarms=tuple(found.alarms),
+        replicas=found.replicas,
     )
 
 
@@ -89,6 +93,22 @@ async def scale_driver(session: aiohttp.ClientSession, url: str, token: str, rol
             f"the driver at {url} gave no answer ({type(error).__name__})",
             retry_after=RETRY_SECONDS,
         ) from error
+
+
+async def ask_checkpoint(session: aiohttp.ClientSession, url: str, token: str) -> None:
+    """Tell the driver to save after the step that is under way; its report has the checkpoint once it is
+    there. A request that fails is logged: the next pass asks again."""
+    try:
+        async with session.post(
+            f"{url}/checkpoint",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
+            allow_redirects=False,
+        ) as answer:
+            if answer.status != 202:
+                logger.warning("checkpoint refused by the driver: %d", answer.status)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        logger.warning("checkpoint: the driver gave no answer (%s)", type(error).__name__)
 
 
 async def ask_stacks(

@@ -19,7 +19,7 @@ from lightkube.types import CascadeType, PatchType
 
 from rljob_operator.errors import Conflict, NotFound, OperatorError
 from rljob_operator.kube.kube_answers import Manifest, error_of_answer, merge_patch, no_answer
-from rljob_operator.kube.kube_resources import RESOURCES, RLJOB_STATUS, Resource
+from rljob_operator.kube.kube_resources import CLUSTER_RESOURCES, RESOURCES, STATUSES, Resource
 from rljob_operator.kube.kube_transport import AiohttpTransport
 
 FIELD_MANAGER = "rljob-operator"
@@ -84,6 +84,11 @@ class Kube:
         call = self._client.get(RESOURCES[api_version, kind], name, namespace=namespace)
         return _plain(await self._timed("get", f"{kind} {namespace}/{name}", call))
 
+    async def get_of_cluster(self, api_version: str, kind: str, name: str) -> Manifest:
+        """The object of a kind that lives in no namespace. Raises NotFound."""
+        call = self._client.get(CLUSTER_RESOURCES[api_version, kind], name)
+        return _plain(await self._timed("get", f"{kind} {name}", call))
+
     async def list(
         self,
         api_version: str,
@@ -131,25 +136,25 @@ class Kube:
         return _plain(await self._timed("replace", _what(manifest), call))
 
     async def patch_status(
-        self, rljob: Manifest, status: dict[str, Any], resource_version: str
+        self, manifest: Manifest, status: dict[str, Any], resource_version: str
     ) -> Manifest:
-        """Make `status` the job's whole status; no request where it is that already.
+        """Make `status` the whole status of an RLJob or Workload; no request where it is that already.
 
-        rljob: as last seen; what its status has and `status` lacks is removed.
-        Raises Conflict where the job is no longer at `resource_version`.
+        manifest: as last seen; what its status has and `status` lacks is removed.
+        Raises Conflict where the object is no longer at `resource_version`.
         """
-        changes = merge_patch(rljob.get("status") or {}, status)
+        changes = merge_patch(manifest.get("status") or {}, status)
         if not changes:
-            return rljob
-        _, namespace, name = _addressed(rljob)
+            return manifest
+        _, namespace, name = _addressed(manifest)
         call = self._client.patch(
-            RLJOB_STATUS,
+            STATUSES[manifest["apiVersion"], manifest["kind"]],
             name,
             {"metadata": {"resourceVersion": resource_version}, "status": changes},
             namespace=namespace,
             patch_type=PatchType.MERGE,
         )
-        return _plain(await self._timed("patch_status", _what(rljob), call))
+        return _plain(await self._timed("patch_status", _what(manifest), call))
 
     async def delete(
         self,

@@ -1,15 +1,23 @@
 """The kinds that the operator reads or writes, as lightkube wants to be told. Used by `kube_client` only."""
 
+from typing import Any
+
 from lightkube.core.resource import ApiInfo
 from lightkube.generic_resource import (
+    GenericGlobalResource,
     GenericNamespacedResource,
     GenericNamespacedStatus,
     create_api_info,
 )
 
+from rljob_api.spec.rljob import GROUP, KIND, VERSION
+
+RLJOB = (f"{GROUP}/{VERSION}", KIND)
+WORKLOAD = ("kueue.x-k8s.io/v1beta2", "Workload")
 # apiVersion, kind → plural; all of them live in namespaces.
 PLURALS = {
-    ("rljob.io/v1alpha1", "RLJob"): "rljobs",
+    RLJOB: "rljobs",
+    WORKLOAD: "workloads",
     ("ray.io/v1", "RayCluster"): "rayclusters",
     ("v1", "ConfigMap"): "configmaps",
     ("v1", "Event"): "events",
@@ -26,16 +34,20 @@ PLURALS = {
     ("scheduling.x-k8s.io/v1alpha1", "PodGroup"): "podgroups",
 }
 
+# The same of the cluster's own.
+CLUSTER_PLURALS = {
+    ("kueue.x-k8s.io/v1beta2", "ResourceFlavor"): "resourceflavors",
+    ("kueue.x-k8s.io/v1beta2", "WorkloadPriorityClass"): "workloadpriorityclasses",
+}
+
 Resource = type[GenericNamespacedResource]
 
 
-def _resources() -> dict[tuple[str, str], Resource]:
+def _resources(plurals: dict[tuple[str, str], str], base: type) -> dict[tuple[str, str], Any]:
     """Classes of our own: lightkube's registry is global and has typed models of some of these."""
     return {
-        (version, kind): type(
-            kind, (GenericNamespacedResource,), {"_api_info": _api_info(version, kind, plural)}
-        )
-        for (version, kind), plural in PLURALS.items()
+        (version, kind): type(kind, (base,), {"_api_info": _api_info(version, kind, plural)})
+        for (version, kind), plural in plurals.items()
     }
 
 
@@ -44,8 +56,8 @@ def _api_info(api_version: str, kind: str, plural: str) -> ApiInfo:
     return create_api_info(group, version, kind, plural)
 
 
-def _rljob_status() -> type[GenericNamespacedStatus]:
-    whole = _api_info("rljob.io/v1alpha1", "RLJob", "rljobs")
+def _status(version: str, kind: str) -> type[GenericNamespacedStatus]:
+    whole = _api_info(version, kind, PLURALS[version, kind])
     info = ApiInfo(
         resource=whole.resource,
         parent=whole.resource,
@@ -53,8 +65,9 @@ def _rljob_status() -> type[GenericNamespacedStatus]:
         verbs=["patch"],
         action="status",
     )
-    return type("RLJobStatus", (GenericNamespacedStatus,), {"_api_info": info})
+    return type(f"{kind}Status", (GenericNamespacedStatus,), {"_api_info": info})
 
 
-RESOURCES = _resources()
-RLJOB_STATUS = _rljob_status()
+RESOURCES: dict[tuple[str, str], Resource] = _resources(PLURALS, GenericNamespacedResource)
+CLUSTER_RESOURCES = _resources(CLUSTER_PLURALS, GenericGlobalResource)
+STATUSES = {key: _status(*key) for key in (RLJOB, WORKLOAD)}

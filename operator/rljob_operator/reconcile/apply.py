@@ -10,27 +10,38 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from rljob_api.spec.rljob import RLJob
+from rljob_api.spec.rljob import GROUP, KIND, VERSION, RLJob
 from rljob_api.spec.status import RLJobStatus
 from rljob_operator.build import children
 from rljob_operator.build.entrypoint import entrypoint
+from rljob_operator.build.grants import Grant, flavors, grants
 from rljob_operator.build.identity import Identity
+from rljob_operator.build.kueue import KUEUE, finished, quota_released, told_of_pods, workload
+from rljob_operator.build.names import Role, child_name
+from rljob_operator.build.pod_group import VOLCANO
 from rljob_operator.decide.attempt import attempt_of
 from rljob_operator.decide.model import (
     Action,
+    AskCheckpoint,
     AskStacks,
     Decision,
     DeleteCluster,
     DeleteJob,
+    DeletePod,
+    DeleteWorkload,
     Event,
+    FinishWorkload,
     MakeChildren,
+    MakeWorkload,
+    ReleaseQuota,
     ReleaseWorkers,
     ScaleRollout,
     StopSubmission,
     Submit,
+    TellPods,
 )
 from rljob_operator.driver.ray_jobs import RayJobs
-from rljob_operator.errors import OperatorError
+from rljob_operator.errors import NotFound, OperatorError
 from rljob_operator.kube.events import event_about
 from rljob_operator.kube.kube_answers import Manifest
 from rljob_operator.settings import Settings
@@ -38,24 +49,35 @@ from rljob_operator.settings import Settings
 logger = logging.getLogger(__name__)
 
 RAY = ("ray.io/v1", "RayCluster")
-RLJOB = ("rljob.io/v1alpha1", "RLJob")
+RLJOB = (f"{GROUP}/{VERSION}", KIND)
 
 
 class Writer(Protocol):
     """`Kube`, as far as a pass writes."""
 
+    async def get_of_cluster(self, api_version: str, kind: str, name: str) -> Manifest: ...
     async def patch_status(
-        self, rljob: Manifest, status: dict[str, Any], resource_version: str
+        self, manifest: Manifest, status: dict[str, Any], resource_version: str
     ) -> Manifest: ...
     async def apply(self, manifest: Manifest) -> Manifest: ...
-    async def delete(self, api_version: str, kind: str, namespace: str, name: str) -> bool: ...
+    async def delete(
+        self,
+        api_version: str,
+        kind: str,
+        namespace: str,
+        name: str,
+        *,
+        grace_seconds: int | None = None,
+    ) -> bool: ...
     async def create_event(self, event: Manifest) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applier:
-    """Acts on one job. job: None for one that is refused, which has no actions. scale: tells the driver
-    how many devices shall generate. stacks: asks the driver for them; takes deadline and message."""
+    """Acts on one job. job: None for one that is refused, which has no actions; asked: as its spec says, also
+    where Kueue admitted fewer pods, which `workload` tells. living: its RayCluster as it is, None where it is
+    to be made. scale: tells the driver how many devices shall generate. checkpoint:
+    tells it to save after its step. stacks: asks the driver for them; takes deadline and message."""
 
     kube: Writer
     ray: RayJobs | None
@@ -64,7 +86,11 @@ class Applier:
     identity: Identity
     job: RLJob | None
     token: str
+    asked: RLJob | None = None
+    workload: Manifest | None = None
+    living: Manifest | None = None
     scale: Callable[[int], Awaitable[None]] | None = None
+    checkpoint: Callable[[], Awaitable[None]] | None = None
     stacks: Callable[[str, str], Awaitable[None]] | None = None
     wall: Callable[[], datetime] = lambda: datetime.now(UTC)
 
@@ -83,12 +109,17 @@ class Applier:
     async def _act(self, action: Action) -> None:
         namespace, name = self.identity.namespace, self.identity.name
         match action:
-            case MakeChildren(cluster=cluster, workers=workers, leaving=leaving):
-                await self._make(cluster, workers=workers, leaving=leaving)
+            case MakeChildren(cluster=cluster, workers=workers, leaving=leaving, avoid=avoid):
+                await self._make(cluster, workers=workers, leaving=leaving, avoid=avoid)
             case ReleaseWorkers(cluster=cluster):
                 await self._make(cluster, released=True)
             case DeleteCluster(cluster=cluster):
                 await self.kube.delete(*RAY, namespace, cluster)
+                if self.settings.volcano:
+                    await self.kube.delete(VOLCANO, "PodGroup", namespace, cluster)
+            case DeletePod(pod=pod, force=force):
+                grace = 0 if force else None
+                await self.kube.delete("v1", "Pod", namespace, pod, grace_seconds=grace)
             case Submit(submission=submission):
                 assert self.ray is not None and self.job is not None, "a valid job on a cluster"
                 await self.ray.submit(
@@ -99,12 +130,24 @@ class Applier:
             case ScaleRollout(rollout=rollout):
                 assert self.scale is not None, "a driver without a cluster"
                 await self.scale(rollout)
+            case AskCheckpoint():
+                assert self.checkpoint is not None, "a driver without a cluster"
+                await self.checkpoint()
             case StopSubmission(submission=submission):
                 assert self.ray is not None, "a submission without a cluster"
                 await self.ray.stop(submission)
             case AskStacks(deadline=deadline, message=message):
                 assert self.stacks is not None, "a driver without a cluster"
                 await self.stacks(deadline, message)
+            case MakeWorkload():
+                assert self.asked is not None, "a Workload of a job that is refused"
+                priority = await self._priority(self.asked.spec.scheduling.priority_class)
+                wanted = workload(self.asked, self.identity, self.settings, priority=priority)
+                await self.kube.apply(wanted)
+            case DeleteWorkload():
+                await self.kube.delete(KUEUE, "Workload", namespace, child_name(self.identity))
+            case ReleaseQuota() | TellPods() | FinishWorkload():
+                await self._tell_kueue(action)
             case DeleteJob():
                 await self.kube.delete(*RLJOB, namespace, name)
 
@@ -115,6 +158,7 @@ class Applier:
         released: bool = False,
         workers: int | None = None,
         leaving: tuple[str, ...] = (),
+        avoid: tuple[str, ...] = (),
     ) -> None:
         assert self.job is not None, "children of a job that is refused"
         for manifest in children(
@@ -126,8 +170,48 @@ class Applier:
             released=released,
             workers=workers,
             leaving=leaving,
+            grants=await self._grants() if self.living is None else None,
+            living=self.living,
+            avoid=avoid,
         ):
             await self.kube.apply(manifest)
+
+    async def _grants(self) -> dict[Role, Grant] | None:
+        """What Kueue's admission adds to the pods, None where it has none to do with them."""
+        if self.workload is None:
+            return None
+        known = {
+            name: await self.kube.get_of_cluster(KUEUE, "ResourceFlavor", name)
+            for name in sorted(flavors(self.workload))
+        }
+        return grants(self.workload, known)
+
+    async def _priority(self, name: str | None) -> int | None:
+        """The value of a class of Kueue's; where there is none of the name, the user is told."""
+        if name is None:
+            return None
+        try:
+            found = await self.kube.get_of_cluster(KUEUE, "WorkloadPriorityClass", name)
+        except NotFound:
+            message = (
+                f"spec.scheduling.priorityClass is {name}, and there is no WorkloadPriorityClass of "
+                "that name; make it, or make the job anew with another one"
+            )
+            await self._tell(Event(reason="NoPriorityClass", message=message, warning=True))
+            raise
+        return int(found["value"])
+
+    async def _tell_kueue(self, action: ReleaseQuota | TellPods | FinishWorkload) -> None:
+        found, now = self.workload, self.wall().strftime("%Y-%m-%dT%H:%M:%SZ")
+        assert found is not None, "an action on a Workload that was not seen"
+        match action:
+            case ReleaseQuota():
+                status = quota_released(found, now)
+            case TellPods(ready=ready, workers=workers):
+                status = told_of_pods(found, ready=ready, workers=workers, now=now)
+            case FinishWorkload(succeeded=succeeded, message=message):
+                status = finished(found, succeeded=succeeded, message=message, now=now)
+        await self.kube.patch_status(found, status, found["metadata"]["resourceVersion"])
 
     async def _tell(self, event: Event) -> None:
         """Events are for people: one that cannot be posted is logged, and the pass goes on."""

@@ -10,19 +10,31 @@ from pydantic import ValidationError
 
 from rljob_api.check.layout_rules import copies_on_one_node
 from rljob_api.check.load import read_job
+from rljob_api.check.scale_rules import scale_problems
 from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.status import RLJobStatus
 from rljob_api.topology.pod_names import CLUSTER_LABEL, ROLE_LABEL
+from rljob_api.topology.worker_pods import is_ascend
+from rljob_operator.build.cluster import images_of, pod_images
+from rljob_operator.build.gang import is_queued_by_kueue, makes_workload
 from rljob_operator.build.identity import Identity
+from rljob_operator.build.kueue import (
+    conditions_of,
+    granted,
+    held_workers,
+    is_outdated,
+    wanted_workers,
+)
+from rljob_operator.build.pods import kept_off
 from rljob_operator.decide.draft import unix
-from rljob_operator.decide.model import Cluster, Observed, Pod, RayAnswer
+from rljob_operator.decide.model import Cluster, Observed, Pod, RayAnswer, Workload
 from rljob_operator.driver.progress import Report
 from rljob_operator.driver.ray_jobs import RayJobs
 from rljob_operator.errors import OperatorError
 from rljob_operator.kube.kube_answers import Manifest
 from rljob_operator.settings import Settings
-from rljob_operator.watch.cache import Cache, JobKey
+from rljob_operator.watch.cache import POD_CHIPS, Cache, JobKey
 
 LOG_LINES = 20
 JOB_FIELDS = ("name", "namespace", "labels", "annotations")
@@ -63,6 +75,17 @@ def installation_problems(job: RLJob, settings: Settings) -> tuple[Problem, ...]
             "install the chart with sharedMemory.hostPath: true"
         )
         problems.append(Problem("spec.dock.sharedMemory", message))
+    if (least := job.spec.scheduling.min_rollout_devices) is not None:
+        path = "spec.scheduling.minRolloutDevices"
+        problems += [Problem(path, found.message) for found in scale_problems(job, least)]
+    accelerator = job.spec.accelerator
+    if is_ascend(accelerator) and not (accelerator.bring_up or accelerator.accept_untested):
+        message = (
+            f"is {accelerator.type}, and no bring-up of such devices is named; run rljob doctor --bring-up "
+            "on a node of this cluster and name the ConfigMap of its bring-up.json "
+            "(spec.accelerator.bringUp), or set spec.accelerator.acceptUntested: true"
+        )
+        problems.append(Problem("spec.accelerator.type", message))
     return tuple(problems)
 
 
@@ -79,7 +102,9 @@ def pod_of(manifest: Manifest) -> Pod:
     metadata, status = manifest["metadata"], manifest.get("status", {})
     conditions = {c["type"]: c for c in status.get("conditions", [])}
     container = _ray_container(status)
-    deleted = metadata.get("deletionTimestamp")
+    deleted, scheduled = metadata.get("deletionTimestamp"), conditions.get("PodScheduled", {})
+    created = metadata.get("creationTimestamp")
+    moved = scheduled.get("lastTransitionTime") or created
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -87,24 +112,61 @@ def pod_of(manifest: Manifest) -> Pod:
         ready=_is(conditions, "Ready") and deleted is None,
         incarnation=f"{metadata['uid']}/{container.get('restartCount', 0)}",
         node=manifest.get("spec", {}).get("nodeName", ""),
+        created=unix(created) if created else 0.0,
+        chips=tuple(filter(None, metadata.get("annotations", {}).get(POD_CHIPS, "").split(","))),
         deleting_since=unix(deleted) if deleted else None,
         problem=_problem(conditions, container),
         exit_code=_exit_code(container),
         disrupted=_is(conditions, "DisruptionTarget"),
+        no_room=scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable",
+        moved=unix(moved) if moved else 0.0,
     )
 
 
-def cluster_of(manifest: Manifest) -> Cluster:
-    """What decisions need of a RayCluster. Its `status.state` is not read: it stays ready for ever."""
+def cluster_of(manifest: Manifest, *, images: set[str] | None = None) -> Cluster:
+    """What decisions need of a RayCluster. Its `status.state` is not read: it stays ready for ever.
+    images: those that this operator gives the job's pods."""
     conditions = {c["type"]: c for c in manifest.get("status", {}).get("conditions", [])}
     refused = conditions.get("ReplicaFailure", {})
     return Cluster(
         name=manifest["metadata"]["name"],
         uid=manifest["metadata"]["uid"],
         deleting="deletionTimestamp" in manifest["metadata"],
+        suspended=bool(manifest.get("spec", {}).get("suspend", False)),
         workers=_workers(manifest),
+        avoided=_avoided(manifest),
         refusal=refused.get("message", "") if refused.get("status") == "True" else "",
+        outdated=images is not None and pod_images(manifest) != images,
     )
+
+
+def workload_of(manifest: Manifest, *, wanted: int, outdated: bool) -> Workload:
+    """What decisions need of a Workload. wanted: worker pods that the job asks for."""
+    conditions, held = conditions_of(manifest), held_workers(manifest)
+    evicted = conditions.get("Evicted", {})
+    ready = conditions.get("PodsReady")
+    admission = manifest.get("status", {}).get("admission") or {}
+    return Workload(
+        name=manifest["metadata"]["name"],
+        deleting="deletionTimestamp" in manifest["metadata"],
+        admitted=_is(conditions, "Admitted"),
+        reserved=_is(conditions, "QuotaReserved"),
+        evicted=(evicted.get("message") or evicted["reason"]) if _is(conditions, "Evicted") else "",
+        finished=_is(conditions, "Finished"),
+        outdated=outdated,
+        told=_kueues_words(manifest),
+        cluster_queue=admission.get("clusterQueue", ""),
+        pods_ready=None if ready is None else ready["status"] == "True",
+        workers=held or 0,
+        wanted=wanted,
+    )
+
+
+def own_workload(rljob: Manifest, cache: Cache) -> Manifest | None:
+    """The job's Workload of Kueue."""
+    key = JobKey(rljob["metadata"]["namespace"], rljob["metadata"]["name"])
+    found = cache.of_job("Workload", key)
+    return next((w for w in found if _owned(w, rljob["metadata"]["uid"])), None)
 
 
 def observed(
@@ -117,16 +179,31 @@ def observed(
     settings: Settings | None = None,
 ) -> Observed:
     """All that is known of the job now."""
-    job, problems = job_of(rljob, settings)
+    asked, problems = job_of(rljob, settings)
+    found = own_workload(rljob, cache)
+    job = granted(asked, found) if asked else None
     status, key = (
         status_of(rljob),
         JobKey(rljob["metadata"]["namespace"], rljob["metadata"]["name"]),
     )
     uid = rljob["metadata"]["uid"]
     own = [c for c in cache.of_job("RayCluster", key) if _owned(c, uid)]
+    images = images_of(job.spec, settings) if job and settings else None
     named = status.ray_cluster.name if status.ray_cluster else None
-    clusters = {manifest["metadata"]["name"]: cluster_of(manifest) for manifest in own}
+    clusters = {
+        manifest["metadata"]["name"]: cluster_of(manifest, images=images) for manifest in own
+    }
     pods = [(_cluster_name(pod), pod_of(pod)) for pod in cache.of_job("Pod", key)]
+    living = living_cluster(rljob, cache, status)
+    queued = (
+        asked is not None
+        and settings is not None
+        and makes_workload(asked.spec.scheduling, settings)
+    )
+    workload = None
+    if found is not None and asked is not None and settings is not None:
+        outdated = is_outdated(found, asked, identity_of(rljob), settings)
+        workload = workload_of(found, wanted=wanted_workers(asked), outdated=outdated)
     return Observed(
         identity=identity_of(rljob),
         created=unix(rljob["metadata"]["creationTimestamp"]),
@@ -144,8 +221,20 @@ def observed(
         rollout=report.rollout if report else None,
         data_path=report.dock_data_path if report else None,
         alarms=report.alarms if report else None,
+        replicas=report.replicas if report else None,
         log=log,
+        # A RayCluster of before the operator made Workloads stays one itself until it is gone.
+        queued=queued and not (living is not None and is_queued_by_kueue(living)),
+        workload=workload,
     )
+
+
+def living_cluster(rljob: Manifest, cache: Cache, status: RLJobStatus) -> Manifest | None:
+    """The RayCluster that the status names, as it is."""
+    key = JobKey(rljob["metadata"]["namespace"], rljob["metadata"]["name"])
+    named = status.ray_cluster.name if status.ray_cluster else None
+    own = (c for c in cache.of_job("RayCluster", key) if _owned(c, rljob["metadata"]["uid"]))
+    return next((c for c in own if c["metadata"]["name"] == named), None)
 
 
 async def ask_ray(status: RLJobStatus, jobs: RayJobs) -> tuple[RayAnswer, str]:
@@ -162,6 +251,20 @@ async def ask_ray(status: RLJobStatus, jobs: RayJobs) -> tuple[RayAnswer, str]:
     return RayAnswer(reached=True, job=job), log
 
 
+def _kueues_words(workload: Manifest) -> str:
+    """Why a Workload is not admitted."""
+    conditions, status = conditions_of(workload), workload.get("status", {})
+    if not workload["spec"].get("active", True):
+        return "it is deactivated; set spec.active of the Workload to true"
+    if _is(conditions, "QuotaReserved"):
+        checks = [c for c in status.get("admissionChecks", []) if c["state"] != "Ready"]
+        told = "; ".join(f"{c['name']}: {c.get('message') or c['state']}" for c in checks)
+        return told or "it holds quota and is being admitted"
+    return str(
+        conditions.get("QuotaReserved", {}).get("message") or "Kueue has not looked at it yet"
+    )
+
+
 def _owned(manifest: Manifest, uid: str) -> bool:
     """Whether the job itself owns it, and not an earlier one of the same name."""
     owners = manifest["metadata"].get("ownerReferences", [])
@@ -175,6 +278,12 @@ def _cluster_name(pod: Manifest) -> str:
 def _workers(cluster: Manifest) -> int:
     groups = cluster.get("spec", {}).get("workerGroupSpecs", [])
     return sum(group.get("replicas", 0) for group in groups if group["groupName"] == "worker")
+
+
+def _avoided(cluster: Manifest) -> tuple[str, ...]:
+    groups = cluster.get("spec", {}).get("workerGroupSpecs", [])
+    templates = [group.get("template", {}) for group in groups if group["groupName"] == "worker"]
+    return tuple(node for template in templates for node in kept_off(template))
 
 
 def _ray_container(status: Mapping[str, Any]) -> Mapping[str, Any]:

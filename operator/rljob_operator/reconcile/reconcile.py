@@ -13,22 +13,41 @@ from typing import Protocol
 import aiohttp
 
 from rljob_api.spec.status import RLJobStatus
+from rljob_api.topology.worker_pods import is_ascend
 from rljob_operator.build import ports
 from rljob_operator.build.identity import Identity
+from rljob_operator.build.kueue import granted
 from rljob_operator.build.names import TOKEN_KEY, child_name, head_host
 from rljob_operator.decide.decide import decide
 from rljob_operator.decide.draft import condition, holds
-from rljob_operator.decide.model import AskStacks, Observed, RayAnswer
-from rljob_operator.driver.progress import Report, ask_driver, ask_stacks, scale_driver
+from rljob_operator.decide.model import AskStacks, Claim, Observed, RayAnswer
+from rljob_operator.decide.turns import claim_of
+from rljob_operator.driver.progress import (
+    Report,
+    ask_checkpoint,
+    ask_driver,
+    ask_stacks,
+    scale_driver,
+)
 from rljob_operator.driver.ray_jobs import RayJobs
 from rljob_operator.errors import NotFound
 from rljob_operator.kube.kube_answers import Manifest
 from rljob_operator.kube.kube_client import Kube
 from rljob_operator.metrics import Metrics
 from rljob_operator.reconcile.apply import Applier
-from rljob_operator.reconcile.observe import ask_ray, identity_of, job_of, observed, status_of
+from rljob_operator.reconcile.observe import (
+    ask_ray,
+    identity_of,
+    job_of,
+    living_cluster,
+    observed,
+    own_workload,
+    status_of,
+)
 from rljob_operator.settings import Settings
 from rljob_operator.watch.cache import Cache, JobKey
+from rljob_operator.watch.fault_reports import ChipFault
+from rljob_operator.watch.fault_watch import ChipFaults
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +69,8 @@ class Later(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Reconciler:
-    """Reconciles any job. wall: unix seconds. head_url: (RayCluster, namespace, port) to a URL."""
+    """Reconciles any job. faults: of chips, None where nobody reads their reports. wall: unix seconds.
+    head_url: (RayCluster, namespace, port) to a URL."""
 
     kube: Kube
     cache: Cache
@@ -58,6 +78,7 @@ class Reconciler:
     session: aiohttp.ClientSession
     metrics: Metrics
     settings: Settings
+    faults: ChipFaults | None = None
     wall: Callable[[], float] = time.time
     clock: Callable[[], float] = time.monotonic
     head_url: Callable[[str, str, int], str] = head_url
@@ -66,6 +87,7 @@ class Reconciler:
     _tokens: dict[str, str] = field(default_factory=dict)
     _silent_since: dict[str, float] = field(default_factory=dict)
     _stacks: dict[str, str] = field(default_factory=dict)
+    _claims: dict[JobKey, Claim | None] = field(default_factory=dict)
 
     async def __call__(self, key: JobKey) -> None:
         """One pass; a job that is gone needs none."""
@@ -77,17 +99,23 @@ class Reconciler:
         if self._uids.setdefault(key, identity.uid) != identity.uid:  # another job of the same name
             self._forget(key)
             self._uids[key] = identity.uid
-        job, _ = job_of(rljob, self.settings)
+        asked, _ = job_of(rljob, self.settings)
+        workload = own_workload(rljob, self.cache)
+        job = granted(asked, workload) if asked else None
         token = await self._token(identity, new=not rljob.get("status")) if job else ""
         ray = self._ray(identity, status, token)
         answer, log = await ask_ray(status, ray) if ray else (RayAnswer(reached=False), "")
         answer = self._patient(identity, status, answer)
         report = await self._report(identity, status, answer, token)
+        seen = observed(rljob, self.cache, answer, report, log, settings=self.settings)
         seen = replace(
-            observed(rljob, self.cache, answer, report, log, settings=self.settings),
+            seen,
             poll_seconds=poll_seconds(self.cache.count("RLJob"), self.chance()),
             stop_seconds=self.settings.stop_seconds,
             stacks=self._stacks.get(identity.uid),
+            faults=self._chip_faults(seen),
+            faulty_nodes=self.faults.nodes() if self.faults else (),
+            rivals=self._rivals(key, seen),
         )
         decision = decide(seen, self.wall())
         applier = Applier(
@@ -97,13 +125,18 @@ class Reconciler:
             rljob=rljob,
             identity=identity,
             job=job,
+            asked=asked,
+            workload=workload,
             token=token,
+            living=living_cluster(rljob, self.cache, decision.status),
             scale=self._scale(identity, status, token),
+            checkpoint=self._checkpoint(identity, status, token),
             stacks=self._ask_stacks(identity, status, token),
         )
         stored = await applier.apply(decision)
         self.cache.put("RLJob", stored, now=self.clock())
         self._count(seen, decision.status)
+        self._tell_rivals(key, self._claim(replace(seen, status=decision.status)))
         if not any(isinstance(action, AskStacks) for action in decision.actions):
             self._stacks.pop(identity.uid, None)
         if decision.again is not None:
@@ -112,6 +145,8 @@ class Reconciler:
     def _forget(self, key: JobKey) -> None:
         """What was kept for a job that is gone."""
         uid = self._uids.pop(key, "")
+        self._tell_rivals(key, None)
+        self._claims.pop(key, None)
         self._tokens.pop(uid, None)
         self._silent_since.pop(uid, None)
         self._stacks.pop(uid, None)
@@ -168,6 +203,59 @@ class Reconciler:
         url = self.head_url(status.ray_cluster.name, identity.namespace, ports.STATUS)
         return functools.partial(scale_driver, self.session, url, token)
 
+    def _checkpoint(
+        self, identity: Identity, status: RLJobStatus, token: str
+    ) -> Callable[[], Awaitable[None]] | None:
+        """How the driver is told to save."""
+        if status.ray_cluster is None:
+            return None
+        url = self.head_url(status.ray_cluster.name, identity.namespace, ports.STATUS)
+        return functools.partial(ask_checkpoint, self.session, url, token)
+
+    def _chip_faults(self, seen: Observed) -> tuple[ChipFault, ...] | None:
+        """On nodes where the job has pods, or had one on a chip that is still reported. None for a job
+        without chips."""
+        if self.faults is None or not self._has_devices(seen):
+            return None
+        had = {chip.node for chip in seen.status.faulty_chips}
+        return self.faults.on({pod.node for pod in seen.pods} | had)
+
+    def _has_devices(self, seen: Observed) -> bool:
+        """Whether the job's pods ask their nodes for devices."""
+        if seen.spec is None:
+            return False
+        return is_ascend(seen.spec.accelerator) or self.settings.emulated_device_plugin
+
+    def _claim(self, seen: Observed) -> Claim | None:
+        return claim_of(seen) if self._has_devices(seen) else None
+
+    def _rivals(self, key: JobKey, seen: Observed) -> tuple[Claim, ...]:
+        """Other jobs that want the same devices, for one that lacks some. Each as its last pass left it, or
+        before its first pass as it is."""
+        own = self._claim(seen)
+        if own is None or not own.waits or not (own.held or own.refused):
+            return ()
+        for other in self.cache.jobs():
+            rljob = self.cache.get("RLJob", other.namespace, other.name)
+            if other not in self._claims and rljob is not None:
+                unasked = RayAnswer(reached=False)
+                there = observed(rljob, self.cache, unasked, None, "", settings=self.settings)
+                self._claims[other] = self._claim(there)
+        claims = (claim for other, claim in self._claims.items() if claim and other != key)
+        return tuple(claim for claim in claims if claim.resource == own.resource)
+
+    def _tell_rivals(self, key: JobKey, now: Claim | None) -> None:
+        """Have those looked at that wait for the same devices, once the job lets them go first."""
+        before = self._claims.get(key)
+        self._claims[key] = now
+        if before is None or not before.waits:
+            return
+        if now is not None and now.waits and now.stepped_back == before.stepped_back:
+            return
+        for other, claim in self._claims.items():
+            if claim is not None and claim.held and claim.resource == before.resource:
+                self.queue.add_after(other, 0)
+
     def _ask_stacks(
         self, identity: Identity, status: RLJobStatus, token: str
     ) -> Callable[[str, str], Awaitable[None]] | None:
@@ -188,6 +276,10 @@ class Reconciler:
             self.metrics.time_to_running.observe(self.wall() - seen.created)
         if (after.restarts or 0) > (seen.status.restarts or 0) and after.failures:
             self.metrics.restarts.labels(after.failures[-1].reason).inc()
+        known = {chip.key for chip in seen.status.faulty_chips}
+        for chip in after.faulty_chips:
+            if chip.key not in known:
+                self.metrics.chip_faults.labels(chip.level).inc()
         if reason := new_failure(seen.status, after):
             logger.warning(
                 "job=%s/%s failure=%s", seen.identity.namespace, seen.identity.name, reason

@@ -4,7 +4,7 @@ Filled by `informers` and `resync`; read by `observe`. Of pods it keeps only wha
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -12,8 +12,9 @@ from rljob_operator.kube.kube_answers import Manifest
 
 JOB_LABEL = "rljob.io/job"
 
-Kind = Literal["RLJob", "RayCluster", "Pod"]
+Kind = Literal["RLJob", "RayCluster", "Pod", "Workload"]
 KINDS: tuple[Kind, ...] = ("RLJob", "RayCluster", "Pod")
+"""Those that every operator watches; `Workload` is Kueue's."""
 
 POD_METADATA = (
     "name",
@@ -26,6 +27,8 @@ POD_METADATA = (
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
 )
+POD_CHIPS = "huawei.com/AscendReal"
+"""Annotation of the chips that a pod has, with commas, by Ascend's device plugin."""
 POD_SPEC = ("nodeName", "schedulingGates")
 POD_STATUS = ("phase", "reason", "message", "podIP", "hostIP", "startTime", "conditions")
 CONTAINER = ("name", "ready", "restartCount", "containerID", "imageID", "state", "lastState")
@@ -59,9 +62,11 @@ class Entry:
 
 
 class Cache:
-    """Objects as last seen. Manifests that it hands out are shared: read them, never write them."""
+    """Objects as last seen, of these kinds. Manifests that it hands out are shared: read them, never write
+    them."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: tuple[Kind, ...] = KINDS) -> None:
+        self.kinds = kinds
         self._entries: dict[ObjectKey, Entry] = {}
         self._of_job: dict[JobKey, set[ObjectKey]] = defaultdict(set)
         self._removed: dict[str, float] = {}  # uid → when; only since the last list
@@ -82,13 +87,21 @@ class Cache:
         """Every RLJob that exists."""
         return [JobKey(key.namespace, key.name) for key in self._entries if key.kind == "RLJob"]
 
+    def jobs_on(self, nodes: Collection[str]) -> set[JobKey]:
+        """Jobs with a pod on one of these nodes."""
+        return {
+            entry.job
+            for key, entry in self._entries.items()
+            if key.kind == "Pod" and entry.job and entry.object["spec"].get("nodeName") in nodes
+        }
+
     def count(self, kind: Kind) -> int:
         """How many objects of a kind there are."""
         return self._counts[kind]
 
     def filled(self) -> bool:
         """Whether every kind was listed at least once."""
-        return self._listed.issuperset(KINDS)
+        return self._listed.issuperset(self.kinds)
 
     def put(self, kind: Kind, manifest: Manifest, *, now: float) -> set[JobKey]:
         """Remember the object; the jobs that this is news for, none where nothing changed."""
@@ -217,8 +230,9 @@ def _pod_facts(pod: Manifest) -> Manifest:
         for group in ("containerStatuses", "initContainerStatuses")
         if group in status
     }
+    annotations = _picked(pod["metadata"].get("annotations", {}), [POD_CHIPS])
     return {
-        "metadata": _picked(pod["metadata"], POD_METADATA),
+        "metadata": _picked(pod["metadata"], POD_METADATA) | {"annotations": annotations},
         "spec": _picked(pod.get("spec", {}), POD_SPEC),
         "status": _picked(status, POD_STATUS) | containers,
     }

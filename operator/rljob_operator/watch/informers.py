@@ -11,17 +11,19 @@ from urllib.parse import parse_qs
 import aiohttp
 import kopf
 
+from rljob_api.spec.rljob import GROUP, VERSION
 from rljob_operator.watch.cache import JOB_LABEL, Cache, JobKey, Kind
 from rljob_operator.watch.kopf_storage import NothingCompared, NothingRemembered
 
 # How kopf names what is watched: group (none for core), version, plural.
 WATCHED: dict[Kind, tuple[str, str, str]] = {
-    "RLJob": ("rljob.io", "v1alpha1", "rljobs"),
+    "RLJob": (GROUP, VERSION, "rljobs"),
     "RayCluster": ("ray.io", "v1", "rayclusters"),
     "Pod": ("", "v1", "pods"),
+    "Workload": ("kueue.x-k8s.io", "v1beta2", "workloads"),
 }
 # Whoever has many clusters and pods beside ours should not have to send us those.
-LABELLED: tuple[Kind, ...] = ("RayCluster", "Pod")
+LABELLED: tuple[Kind, ...] = ("RayCluster", "Pod", "Workload")
 
 # The server ends each watch after this long, so that a living watch is opened anew at least so often.
 WATCH_SECONDS = 240  # whole: kopf hands it on as it is, and the API server refuses 240.0
@@ -40,9 +42,9 @@ class WatchAges:
         self._clock = clock
         self._seen: dict[Kind, float] = {}
 
-    def started(self) -> None:
-        """From now on every watch is expected to show life."""
-        for kind in WATCHED:
+    def started(self, kinds: tuple[Kind, ...]) -> None:
+        """From now on the watches of these kinds are expected to show life."""
+        for kind in kinds:
             self.saw(kind)
 
     def saw(self, kind: Kind) -> None:
@@ -65,8 +67,8 @@ def register(
     ages: WatchAges,
     clock: Callable[[], float],
 ) -> None:
-    """Put the handlers of all three kinds on the registry. clock: the one that `resync` uses too."""
-    for kind in WATCHED:
+    """Put the handlers of the cache's kinds on the registry. clock: the one that `resync` uses too."""
+    for kind in cache.kinds:
         group, version, plural = WATCHED[kind]
         labels: dict[str, Any] | None = {JOB_LABEL: kopf.PRESENT} if kind in LABELLED else None
         observe = _observer(kind, cache=cache, queue=queue, ages=ages, clock=clock)

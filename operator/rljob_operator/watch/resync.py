@@ -11,7 +11,7 @@ from typing import Never, Protocol
 
 from rljob_operator.errors import NotFound, Temporary
 from rljob_operator.kube.kube_answers import Manifest
-from rljob_operator.watch.cache import JOB_LABEL, KINDS, Cache, JobKey
+from rljob_operator.watch.cache import JOB_LABEL, Cache, JobKey
 from rljob_operator.watch.informers import LABELLED, WATCHED, Queue
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,8 @@ async def keep_in_step(
             logger.warning("not listed, again in %.0f s: %s", pause, error)
         except NotFound as error:
             raise NotFound(
-                f"{error}: RLJob comes with rljob's chart, RayCluster with KubeRay 1.6 or newer"
+                f"{error}: RLJob comes with rljob's chart, RayCluster with KubeRay 1.6 or newer, Workload "
+                "with Kueue 0.15 or newer (else kueue.enabled of the chart is to be false)"
             ) from error
         await sleep(pause)
 
@@ -77,7 +78,7 @@ async def resync(
     until then is kept.
     """
     news: set[JobKey] = set()
-    for kind in KINDS:
+    for kind in cache.kinds:
         group, version, _ = WATCHED[kind]
         api_version = f"{group}/{version}".lstrip("/")
         labels: dict[str, str | None] | None = {JOB_LABEL: None} if kind in LABELLED else None

@@ -29,15 +29,19 @@ def reweighted(
     """These groups with the samples that were drawn, one that was drawn twice there twice; groups may end up
     without any.
 
-    share: (this rank's number, number of ranks), which have equally many samples. add_up: sums a tensor over
-    these ranks, in place; called twice, 8 bytes a sample. seed: of the optimizer step. What is drawn does not
-    depend on how samples are shared out or ordered.
+    share: (this rank's number, number of ranks). add_up: sums a tensor over these ranks, in place; called for
+    8 bytes a rank, and twice for 8 bytes a sample. seed: of the optimizer step. What is drawn does not depend
+    on how samples are shared out or ordered.
     """
     own_rewards = torch.cat([group.scalars["reward"].double() for group in groups])
     own_keys = torch.tensor([key for group in groups for key in _keys(group)])
     rank, ranks = share
-    own = slice(rank * len(own_keys), (rank + 1) * len(own_keys))
-    rewards_B = torch.zeros(ranks * len(own_keys), dtype=torch.float64)
+    counts = torch.zeros(ranks, dtype=torch.int64)
+    counts[rank] = len(own_keys)
+    add_up(counts)
+    end = int(counts[: rank + 1].sum())
+    own = slice(end - len(own_keys), end)
+    rewards_B = torch.zeros(int(counts.sum()), dtype=torch.float64)
     keys_B = torch.zeros(len(rewards_B), dtype=torch.int64)
     rewards_B[own], keys_B[own] = own_rewards, own_keys
     add_up(rewards_B)

@@ -2,5 +2,5 @@
 
 In: arguments and an RLJob's file. Out: text or JSON, and an exit code. `main` starts each command, and
 imports what it needs then, so that `--help` is quick. `cluster` speaks with Kubernetes, `doctor` checks a
-cluster. Knows every room below; nothing imports it.
+cluster, `bring_up` this machine's devices. Knows every room below; nothing imports it.
 """

@@ -8,11 +8,19 @@ import typer
 
 from rljob_api.spec.exit_codes import ExitCode
 from rljob_runtime.cli.output import errors_end_it, print_text, say
+from rljob_runtime.errors import ConfigError
 
 
 def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="A run's folder.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="Another's.")],
+    others: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[A B]...",
+            help="More pairs that differ in the same, each with a seed of its own.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     page: Annotated[
         Path | None,
@@ -27,7 +35,11 @@ def diff(
     from rljob_runtime.report.display.run_diff import Run, diff_json, diff_runs, diff_tables
 
     with errors_end_it():
-        found = diff_runs(Run.of(a), Run.of(b))
+        more = others or []
+        if len(more) % 2:
+            raise ConfigError(f"{more[-1]} stands alone; name runs in pairs: A B, then A B again")
+        pairs = [(Run.of(x), Run.of(y)) for x, y in zip(more[::2], more[1::2], strict=True)]
+        found = diff_runs(Run.of(a), Run.of(b), pairs)
     if as_json:
         print_text(json.dumps(diff_json(found), indent=2))
     else:

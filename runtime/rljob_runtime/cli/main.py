@@ -1,5 +1,5 @@
-"""The command line: validate, plan, run, report, stacks, analyze, diff, export, watch, clean; of a cluster:
-status, logs, doctor.
+"""The command line: validate, plan, simulate, run, replay, fork, report, stacks, analyze, diff, export,
+watch, clean; of a cluster: status, logs, doctor.
 
 `--help` imports typer alone, checks and plans pydantic; torch and Ray are imported by `run`, once the
 job is valid, and torch by `export`.
@@ -14,15 +14,19 @@ from rljob_runtime.cli.cluster.cluster_commands import logs, status
 from rljob_runtime.cli.diff_command import diff
 from rljob_runtime.cli.doctor.doctor_command import doctor
 from rljob_runtime.cli.export_command import export
+from rljob_runtime.cli.fork_command import fork
 from rljob_runtime.cli.plan_command import plan
+from rljob_runtime.cli.replay_command import replay
 from rljob_runtime.cli.report_command import report
 from rljob_runtime.cli.run_command import run
+from rljob_runtime.cli.simulate_command import simulate
 from rljob_runtime.cli.stacks_command import stacks
 from rljob_runtime.cli.validate_command import validate
 from rljob_runtime.cli.watch_command import watch
 
 COMMANDS = (
-    validate, plan, run, report, stacks, analyze, diff, export, watch, clean, status, logs, doctor,
+    validate, plan, simulate, run, replay, fork, report, stacks, analyze, diff, export, watch, clean, status,
+    logs, doctor,
 )  # fmt: skip
 """In the order of the help."""
 

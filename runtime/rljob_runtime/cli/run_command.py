@@ -1,15 +1,30 @@
-"""`rljob run`: the one command that trains. torch and Ray are imported once the job is valid.
+"""`rljob run`: trains, as `replay` and `fork` do through it. torch and Ray are imported once jobs are valid.
 
 The only place outside `devices/` that reads the environment.
 """
 
 import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from rljob_runtime.cli.output import JobFile, errors_end_it, load, refuse
+
+if TYPE_CHECKING:
+    from rljob_api.spec.rljob import RLJob
+    from rljob_runtime.run.run_request import RunRequest
+
+Local = Annotated[
+    bool, typer.Option("--local", help="Without Ray: as processes of this machine alone.")
+]
+AcceptUntested = Annotated[
+    bool,
+    typer.Option(
+        "--accept-untested", help="On devices that no bring-up has passed on (rljob doctor)."
+    ),
+]
 
 
 def run(
@@ -23,39 +38,80 @@ def run(
     resume_if_any: Annotated[
         bool, typer.Option("--resume-if-any", help="Go on where there is a run, else start one.")
     ] = False,
-    local: Annotated[
-        bool, typer.Option("--local", help="Without Ray: as processes of this machine alone.")
-    ] = False,
+    local: Local = False,
+    accept_untested: AcceptUntested = False,
 ) -> None:
-    """Train on this machine, on emulated devices."""
+    """Train on this machine, on emulated devices or on its own."""
+    job = load(file)
+    request = request_of(
+        job,
+        file=file,
+        output=output,
+        resume="yes" if resume else "if-any" if resume_if_any else "no",
+        local=local,
+        accept_untested=accept_untested,
+    )
+    with errors_end_it():  # remote storage that does not answer: another try may find it
+        raise typer.Exit(train(request))
+
+
+def request_of(
+    job: "RLJob",
+    *,
+    file: Path,
+    output: Path | None,
+    resume: Literal["no", "yes", "if-any"],
+    local: bool,
+    accept_untested: bool,
+    base: Path | None = None,
+    until: int | None = None,
+) -> "RunRequest":
+    """What is asked for of a run, where the job can run here; the command ends where it cannot. file: the
+    job's; base: what its paths are relative to, None: the file's folder."""
     from rljob_api.check.run_rules import refusals
+    from rljob_api.model.architecture import find_shape
     from rljob_plan.plan import model_problems
 
-    job = load(file)
+    folder = base or file.parent
     with errors_end_it():
-        refuse([*refusals(job), *model_problems(job, base_dir=file.parent)])
-    from rljob_runtime.cli.local_problems import local_problems
-    from rljob_runtime.run.launch import run_job
+        shape = find_shape(job.spec.model, base_dir=folder)
+        refuse([*refusals(job, shape), *model_problems(job, base_dir=folder)])
+    from rljob_runtime.cli.bring_up.judgement import untested
+    from rljob_runtime.cli.local_problems import local_problems, without_ray
     from rljob_runtime.run.run_request import RunRequest
 
     ray_address = None if local else os.environ.get("RAY_ADDRESS")
-    refuse(local_problems(job, file.parent, alone=ray_address is None))
+    with errors_end_it():
+        refuse([] if accept_untested else untested(job, folder))
+        refuse(without_ray(job) if local else [])
+    refuse(local_problems(job, folder, alone=ray_address is None))
     # Some data sets iterate over sets: their items must not depend on the process that makes them.
     os.environ["PYTHONHASHSEED"] = "0"
     sockets = os.environ.get("RLJOB_DOCK_DIRECTORY")
-    request = RunRequest(
+    return RunRequest(
         job=job,
         job_file=file,
         output=output,
-        resume="yes" if resume else "if-any" if resume_if_any else "no",
+        resume=resume,
         cache_dir=Path(os.environ.get("RLJOB_CACHE") or Path.home() / ".cache" / "rljob"),
         ray_address=ray_address,
         local=local,
         status=_status_endpoint(),
         dock_directory=Path(sockets) if sockets else None,
+        base=base,
+        until=until,
     )
-    with errors_end_it():  # remote storage that does not answer: another try may find it
-        raise typer.Exit(run_job(request))
+
+
+def train(request: "RunRequest") -> int:
+    """In this process without Ray; on Ray, where workers outlive a driver, in one below it. The exit code."""
+    if request.local:
+        from rljob_runtime.run.launch import run_job
+
+        return run_job(request)
+    from rljob_runtime.run.supervisor import supervise
+
+    return supervise(request, [sys.executable, "-m", "rljob_runtime.cli.driver"])
 
 
 def _status_endpoint() -> tuple[int, str] | None:

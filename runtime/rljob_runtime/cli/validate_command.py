@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_runtime.cli.output import JobFile, end_with, note, print_text, refuse
+from rljob_runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from rljob_api.spec.rljob import RLJob
@@ -46,6 +47,11 @@ def validate(file: JobFile) -> None:
 
 
 def _notes_of_here(job: "RLJob", folder: Path) -> list[Problem]:
+    from rljob_runtime.cli.bring_up.judgement import untested
     from rljob_runtime.cli.local_problems import local_problems
 
-    return local_problems(job, folder, alone=False)
+    try:
+        found = untested(job, folder)
+    except ConfigError as unreadable:
+        found = [Problem("spec.accelerator.type", str(unreadable))]
+    return [*found, *local_problems(job, folder, alone=False)]

@@ -13,6 +13,7 @@ from torch.profiler import profile
 
 from rljob_runtime.devices.backend import DeviceMemory, Profiler
 from rljob_runtime.devices.memory_ledger import MemoryLedger
+from rljob_runtime.devices.own_time import OWN_TIME
 from rljob_runtime.devices.process import make_repeatable
 
 
@@ -28,7 +29,7 @@ class DeviceModule(Protocol):
     def current_stream(self) -> Any: ...
     def stream(self, stream: Any) -> AbstractContextManager[Any]: ...
     def Stream(self) -> Any: ...
-    def Event(self) -> Any: ...
+    def Event(self, enable_timing: bool = False) -> Any: ...
 
 
 class AcceleratorBackend:
@@ -53,6 +54,7 @@ class AcceleratorBackend:
         self._module.set_device(self.device)
         make_repeatable(seed=seed, num_threads=num_threads, nondeterministic="warn")
         self._module.manual_seed_all(seed)
+        OWN_TIME.clock = DeviceClock(self._module)
 
     def group_options(self, *, buffer_mib: int | None = None) -> object | None:
         """The collectives' defaults."""
@@ -89,6 +91,22 @@ class AcceleratorBackend:
     def host_buffer(self, num_bytes: int) -> Tensor:
         """Page-locked memory."""
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+
+class DeviceClock:
+    """A `Clock` of events in the current stream, where collectives are waited for while the host goes on."""
+
+    def __init__(self, module: DeviceModule) -> None:
+        self._module = module
+
+    def now(self) -> Any:
+        event = self._module.Event(enable_timing=True)
+        event.record(self._module.current_stream())
+        return event
+
+    def seconds(self, since: Any, until: Any) -> float:
+        until.synchronize()
+        return float(since.elapsed_time(until)) / 1000
 
 
 class DeviceStream:

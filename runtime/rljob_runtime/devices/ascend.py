@@ -1,4 +1,4 @@
-"""Ascend NPUs: torch_npu's device, HCCL and its buffers. Made by `backend_table` for `ascend910b` and `c`.
+"""Ascend NPUs: torch_npu's device, HCCL and its buffers. Made by `backend_table` for types of Ascend.
 
 torch_npu is imported here alone, and only when a backend is opened.
 """
@@ -26,6 +26,14 @@ DETERMINISTIC = {
 }
 
 
+CHIPS = {
+    "ascend910b": range(220, 226),
+    "ascend910c": range(250, 256),
+    "ascend950": range(260, 261),
+}
+"""torch_npu's numbers of the chips of a product."""
+
+
 class _Options(Protocol):
     hccl_config: dict[str, object]
 
@@ -33,7 +41,7 @@ class _Options(Protocol):
 class AscendBackend(AcceleratorBackend):
     """An NPU. Ray leaves each device worker one, so that it is the process' first."""
 
-    collectives = "hccl"
+    collectives = "cpu:gloo,npu:hccl"
 
     def set_up(self, *, seed: int, num_threads: int) -> None:
         """Also asks HCCL and CANN for deterministic sums, at some cost of speed."""
@@ -78,3 +86,11 @@ def open_ascend(*, name: str, limit_bytes: int | None) -> AscendBackend:
     return AscendBackend(
         device=torch.device("npu", 0), module=module, name=name, limit_bytes=limit_bytes
     )
+
+
+def product() -> str | None:
+    """`spec.accelerator.type` of the NPUs here; None for a chip of another product."""
+    import torch_npu
+
+    chip = torch_npu.npu.get_soc_version()
+    return next((name for name, chips in CHIPS.items() if chip in chips), None)

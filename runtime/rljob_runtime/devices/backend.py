@@ -78,7 +78,8 @@ class Backend(Protocol):
 
     @property
     def collectives(self) -> str:
-        """Name that `torch.distributed.init_process_group` takes."""
+        """Name that `torch.distributed.init_process_group` takes: the device's own library, and gloo for what
+        ranks tell each other from the host."""
         ...
 
     @property

@@ -12,6 +12,7 @@ BACKENDS: dict[str, Callable[..., Backend]] = {
     "emulated": CpuBackend,
     "ascend910b": open_ascend,
     "ascend910c": open_ascend,
+    "ascend950": open_ascend,
 }
 
 

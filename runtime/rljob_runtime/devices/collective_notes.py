@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 from weakref import WeakKeyDictionary
 
+from rljob_runtime.devices.own_time import OWN_TIME
+
 MOST_GROUPS = 64
 """Told of one process: those that were used last."""
 
@@ -73,6 +75,7 @@ class GroupNotes:
         """Around the wait for it."""
         note.waits()
         self.waiting[note.number] = note
+        since = OWN_TIME.begin_wait()
         try:
             yield
         except BaseException as error:
@@ -81,6 +84,7 @@ class GroupNotes:
         else:
             note.ends()
         finally:
+            OWN_TIME.end_wait(since)
             self.waiting.pop(note.number, None)
 
     @contextmanager

@@ -8,7 +8,7 @@ from rljob_runtime.devices.accelerator import AcceleratorBackend
 class CudaBackend(AcceleratorBackend):
     """The first GPU that this process sees."""
 
-    collectives = "nccl"
+    collectives = "cpu:gloo,cuda:nccl"
 
     def __init__(self, *, name: str = "cuda:0", limit_bytes: int | None = None) -> None:
         super().__init__(

@@ -36,7 +36,7 @@ class Members(Protocol):
 
     def subgroup(self, ranks: Sequence[int], *, seconds: float) -> ProcessGroup | None:
         """A group of these, None for a process that is not among them. seconds: of one collective. Raises
-        RuntimeError when one does not come."""
+        RuntimeError or WorkerError when one does not come."""
         ...
 
     def presence(self, where: str) -> Presence | None:

@@ -32,6 +32,8 @@ class MemoryKind(StrEnum):
     ROLLOUT_WEIGHTS = "rollout weights"
     KV_CACHE = "kv cache"
     REFERENCE_WEIGHTS = "reference weights"
+    CRITIC_WEIGHTS = "critic weights"
+    VISION_TOWER = "vision tower"
     BUFFERS = "buffers"
 
 
@@ -103,6 +105,11 @@ class MemoryLedger:
         self.require(kind, sum(storage.nbytes() for storage in new))
         self._entries |= {id(storage): (kind, weakref.ref(storage)) for storage in new}
         self._raise_peaks()
+
+    def kind_of(self, tensor: Tensor) -> MemoryKind | None:
+        """What the tensor's storage counts as; None where it is not tracked."""
+        key = id(tensor.untyped_storage())
+        return self._entries[key][0] if self._holds(key) else None
 
     def require(self, kind: MemoryKind, num_bytes: int) -> None:
         """Raise DeviceMemoryError if so many more bytes do not fit; called before allocating."""

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 
 import torch.distributed as dist
 
+from rljob_runtime.devices.silent_hosts import probe
 from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
 
@@ -30,8 +31,6 @@ AT_ONCE = 32
 LOOK_SECONDS = 1.0
 GONE_SECONDS = 3.0
 """How long a rank is gone before who waits for it gives up: what it sent before may still be on its way."""
-PROBE_SECONDS, PROBES = 2, 3
-"""Of a silent connection, whose host may be gone."""
 SECRET_BYTES, NUMBER_BYTES, MOST_BYTES = 32, 4, 4096
 
 
@@ -88,6 +87,7 @@ class Presence:
     def close(self) -> None:
         """Answer no more: to the others, this rank is gone."""
         self._closed = True
+        self._last = Future()  # an error has the frames of those that waited, and what they hold
         if self._works is not None:
             self._works.put(None)
         for each in (
@@ -278,11 +278,7 @@ def _connection(address: Address) -> socket.socket | None:
     """To a rank, which its system asks for life while nothing is said; None where it is not reached."""
     try:
         link = socket.create_connection((address.host, address.port), ANSWER_SECONDS)
-        link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_KEEPIDLE"):
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_SECONDS)
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+        probe(link)
     except OSError:
         return None
     return link

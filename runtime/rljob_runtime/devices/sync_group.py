@@ -7,6 +7,7 @@ waits for others that wait for a third, and hears of that one's end within secon
 """
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -48,8 +49,27 @@ def attend(address: str, *, seconds: float) -> Store:
     Raises RuntimeError when nobody keeps it.
     """
     host, _, port = address.rpartition(":")
+    try:  # a store would try again and again, though its owner can only be gone
+        socket.create_connection((host, int(port)), timeout=seconds).close()
+    except OSError as error:
+        raise RuntimeError(f"the process that keeps {address} is gone: {error}") from error
     limit = timedelta(seconds=seconds)
     return dist.TCPStore(host, int(port), is_master=False, timeout=limit)  # type: ignore[attr-defined]
+
+
+def assemble(store: Store, rank: int, size: int, *, seconds: float) -> None:
+    """Return once all ranks are there. A process group that is made before waits for who died on the way as
+    long as its collectives may take. Raises WorkerError after so long, which says who is missing."""
+    store.set(f"assembled/{rank}", "")
+    there = {other: f"assembled/{other}" for other in range(size)}
+    try:
+        store.wait([*there.values()], timedelta(seconds=seconds))
+    except dist.DistStoreError as error:
+        missing = [str(other) for other, key in there.items() if not store.check([key])]
+        raise WorkerError(
+            f"rank {', '.join(missing)} of {size} is gone: it did not come within {seconds:g} s to where "
+            "they meet"
+        ) from error
 
 
 class SyncGroup:
@@ -57,7 +77,7 @@ class SyncGroup:
     meeting, which everybody joins at the same time. name: of this member in what others say of it, such as
     "device 3".
 
-    Raises RuntimeError when the others do not come within MEET_SECONDS.
+    Raises WorkerError when the others do not come within MEET_SECONDS.
     """
 
     def __init__(self, address: str, *, rank: int, size: int, name: str = "") -> None:
@@ -70,6 +90,7 @@ class SyncGroup:
         notes = GroupNotes(f"weights, met at {address}", rank=rank, size=size)
         self._notes = NOTES.add(self, notes)
         with notes.whole("meet"):
+            assemble(self._store, rank, size, seconds=MEET_SECONDS)
             self._group = dist.ProcessGroupGloo(self._store, rank, size, limit)
             self._groups: list[ProcessGroup] = []
             self._presence = Presence(rank, self._addresses, name=name, where=self._where)
@@ -105,12 +126,13 @@ class SyncGroup:
         return [self._store.get(key).decode() for key in keys]
 
     def subgroup(self, ranks: Sequence[int], *, seconds: float) -> ProcessGroup | None:
-        """A group of these members, None for another one. seconds: of one collective. Raises RuntimeError
-        when one does not come."""
+        """A group of these members, None for another one. seconds: of one collective. Raises WorkerError
+        when one does not come within MEET_SECONDS."""
         if self.rank not in ranks:
             return None
         named, place = ",".join(map(str, ranks)), list(ranks).index(self.rank)
         store = PrefixStore(f"members {named}", self._store)
+        assemble(store, place, len(ranks), seconds=MEET_SECONDS)
         limit = timedelta(seconds=seconds)
         gloo = dist.ProcessGroupGloo(store, place, len(ranks), limit)
         self._groups.append(_as_group(gloo, store, f"{self._notes.key}, members {named}"))

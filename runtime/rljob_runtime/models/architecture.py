@@ -11,7 +11,7 @@ from rljob_api.model.architecture import SEQUENCE_SCORER
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.rope import Rope
 
-CAUSAL = "ForCausalLM"
+CAUSAL, CONDITIONAL = "ForCausalLM", "ForConditionalGeneration"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +73,27 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Vision:
+    """What a decoder knows of the vision tower beside it.
+
+    picture_token: id that stands where the tower's output goes, once for each of its rows. merged: patches of
+    the picture's side that become one row. added: of how many of its first layers the output has something
+    added at these tokens (DeepStack, arXiv:2406.04334).
+    """
+
+    picture_token: int
+    merged: int
+    added: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """Sizes and switches of a decoder.
 
     latent: None for attention with heads of their own. With it num_kv_heads equals num_heads, and
     head_dim is the width of queries and keys. experts: None for a dense model. scores: the head is one
-    number a token, with a bias where score_bias is set, in place of the vocabulary's logits.
+    number a token, with a bias where score_bias is set, in place of the vocabulary's logits. vision: None
+    for a model of text alone.
     """
 
     name: str
@@ -101,6 +116,7 @@ class Architecture:
     experts: Experts | None = None
     scores: bool = False
     score_bias: bool = False
+    vision: Vision | None = None
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -113,7 +129,7 @@ class Architecture:
         """The same with a head of one number a token, where it has another."""
         if self.scores:
             return self
-        name = self.name.removesuffix(CAUSAL) + SEQUENCE_SCORER
+        name = self.name.removesuffix(CAUSAL).removesuffix(CONDITIONAL) + SEQUENCE_SCORER
         return replace(self, name=name, tied=False, scores=True)
 
     @property

@@ -6,6 +6,7 @@ from pathlib import Path
 from rljob_api.model.model_places import model_folder
 from rljob_api.spec.rljob import RLJob
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.models.config import read_config
 
 PROBE = "The 3 quick foxes; naïve über-日本語 = 12,345.67?\n\tdef f(x): return x"
 
@@ -19,12 +20,16 @@ def model_paths(
     if job.spec.has_critic:
         own = job.spec.critic.path if job.spec.critic else None
         paths["critic"] = _own(base_dir, own, "spec.critic.path") if own else policy
+        if job.spec.model.vision is not None:
+            _check_picture_token(policy, paths["critic"], what="critic")
     if (scorer := job.spec.reward_model) is not None:
         paths["reward-model"] = _own(base_dir, scorer.path, "the reward model's path, spec.rewards")
         _check_tokens(policy, paths["reward-model"], what="reward model")
     if job.spec.teacher is not None:
         paths["teacher"] = _own(base_dir, job.spec.teacher.path, "spec.teacher.path")
         _check_tokens(policy, paths["teacher"], what="teacher")
+        if job.spec.model.vision is not None:
+            _check_picture_token(policy, paths["teacher"], what="teacher")
     return paths
 
 
@@ -56,6 +61,16 @@ def _own(base_dir: Path, path: str, field: str) -> Path:
             "of a run that has saved a checkpoint"
         )
     return found.resolve()
+
+
+def _check_picture_token(policy: Path, other: Path, *, what: str) -> None:
+    """Raise ConfigError where another token stands for pictures."""
+    known, own = (read_config(path).get("image_token_id") for path in (policy, other))
+    if known != own:
+        raise ConfigError(
+            f"the {what} {other} has pictures in place of token {own} (image_token_id in config.json), "
+            f"the policy {policy} of {known}; use a {what} of the policy's family"
+        )
 
 
 def _check_tokens(policy: Path, scorer: Path, *, what: str) -> None:

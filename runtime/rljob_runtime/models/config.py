@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rljob_api.model.architecture import most_of
+from rljob_api.model.config_sizes import most_of
 from rljob_api.spec.json_text import read_json
 from rljob_api.spec.messages import show
 from rljob_runtime.errors import ConfigError
@@ -44,6 +44,11 @@ class Config:
 
     name: str
     entries: Mapping[str, object]
+
+    def with_defaults(self, defaults: Mapping[str, object]) -> "Config":
+        """The same with these values where there are none."""
+        there = {key: value for key, value in self.entries.items() if value is not None}
+        return Config(self.name, {**self.entries, **defaults, **there})
 
     def get(self, key: str) -> object:
         """The entry as it is, None where it is missing."""

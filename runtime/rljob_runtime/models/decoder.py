@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rljob_api.model.adapters import is_adapter
+from rljob_api.model.vision import TOWER
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.blocks.attention import Attention
 from rljob_runtime.models.blocks.gated_mlp import GatedMlp
@@ -29,6 +30,7 @@ from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.packing import Packing, pack
 from rljob_runtime.models.policy_model import TokenLogprobs
 from rljob_runtime.models.recompute import recomputed_counting
+from rljob_runtime.models.tower import Tower
 from rljob_runtime.samples.sample import SampleBatch
 
 
@@ -36,15 +38,16 @@ class Decoder(nn.Module):
     """A `PolicyModel`, or with a scalar head a critic or a reward model by the same methods.
 
     Weights are uninitialised until `initialize`, `load_state_dict`, or a copy into `named_hf_parameters`.
-    first_expert: number of the first one that is held.
+    first_expert: number of the first one that is held. tower: of a decoder that is shown pictures (`show`).
     """
 
     ends: Ends
+    tower: Tower | None
 
     def __init__(self, architecture: Architecture, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.architecture = architecture
-        self.ends, self.first_expert = WholeEnds(), 0
+        self.ends, self.first_expert, self.tower = WholeEnds(), 0, None
         self.model = Backbone(architecture, dtype)
         if architecture.scores:
             self.score = Matrix(
@@ -52,6 +55,13 @@ class Decoder(nn.Module):
             )
         elif not architecture.tied:
             self.lm_head = Matrix(architecture.vocab_size, architecture.hidden_size, dtype)
+
+    def show(self, tower: Tower) -> None:
+        """Give it the tower that sees its samples' pictures; a trained one becomes a part of the decoder. On
+        ranks that share the decoder each is given the whole tower, once it has its part of the decoder."""
+        self.tower = tower
+        if tower.trained:
+            self.visual = tower.module
 
     def logprobs(
         self, batch: SampleBatch, *, temperature: float, with_entropy: bool = False
@@ -76,11 +86,23 @@ class Decoder(nn.Module):
         found = self.read(hidden_UH, packing, temperature=temperature, with_entropy=with_entropy)
         return replace(found, router_load=load)
 
-    def pack(self, batch: SampleBatch) -> tuple[Packing, RouterLoad | None]:
-        """What layers need beside hidden states. batch: with a token at least."""
-        experts = self.architecture.experts
-        packing = pack(batch, device=next(self.parameters()).device)
+    def pack(
+        self, batch: SampleBatch, layers: range | None = None
+    ) -> tuple[Packing, RouterLoad | None]:
+        """What layers need beside hidden states. batch: with a token at least. layers: those that will be
+        run; None for all."""
+        experts, vision = self.architecture.experts, self.architecture.vision
+        device = next(self.parameters()).device
+        packing = pack(batch, device=device, vision=vision, experts=experts)
         self.architecture.check_length(packing.longest)
+        if packing.pictured_P is not None and vision is not None:
+            first = layers.start if layers else 0
+            if first == 0 or first < vision.added:
+                assert self.tower is not None, (
+                    "a decoder without its vision tower is shown pictures"
+                )
+                pictured = self.tower.see(batch.all_pictures, packing.pictured_P)
+                packing = replace(packing, pictured=pictured)
         return packing, self.ends.router_load(experts, packing) if experts else None
 
     def read(
@@ -99,9 +121,10 @@ class Decoder(nn.Module):
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All weights as files name them, experts one by one; a tied head is the embedding's. Of a matrix
-        with an adapter, the frozen weight alone."""
+        with an adapter, the frozen weight alone; of a vision tower, a trained one."""
         base = (held for held in self.named_parameters() if not is_adapter(held[0]))
-        held = chain(base, self.named_buffers())
+        stored = (held for held in self.named_buffers() if not held[0].startswith(TOWER))
+        held = chain(base, stored)
         yield from split_experts(held, first=self.first_expert)
 
     def trained_parameters(self) -> Iterator[tuple[str, Tensor]]:
@@ -143,10 +166,15 @@ class Backbone(nn.Module):
 
     def forward(self, packing: Packing, load: RouterLoad | None, ends: Ends) -> Tensor:
         """Hidden states of the packed tokens, [U, H]. load: filled by layers with experts."""
-        hidden_UH = ends.embed(packing, self.embed_tokens.weight)
+        hidden_UH = self.embed(packing, ends)
         hidden_UH = self.run_layers(range(len(self.layers)), hidden_UH, packing, load)
         normed_UH: Tensor = self.norm(hidden_UH)
         return normed_UH
+
+    def embed(self, packing: Packing, ends: Ends) -> Tensor:
+        """What the first layer gets, [U, H]. packing: of the ends' `share`."""
+        hidden_UH = ends.embed(packing, self.embed_tokens.weight)
+        return hidden_UH if packing.pictured is None else packing.pictured.enter(hidden_UH)
 
     def run_layers(
         self, layers: range, hidden_UH: Tensor, packing: Packing, load: RouterLoad | None
@@ -156,11 +184,14 @@ class Backbone(nn.Module):
         rotation = cos[:, None], sin[:, None]
         for index in layers:
             hidden_UH = self.layers[index](hidden_UH, packing, rotation, load)
+            if packing.pictured is not None:
+                hidden_UH = packing.pictured.follow(index, hidden_UH)
         return hidden_UH
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each behind a norm and a residual. recompute: keep the input alone."""
+    """Attention and feed-forward, each behind a norm and a residual. recompute: keep the input alone. row:
+    its number among the layers with experts."""
 
     recompute: bool
 
@@ -170,6 +201,8 @@ class Layer(nn.Module):
         hidden, epsilon = architecture.hidden_size, architecture.norm_epsilon
         self.self_attn = _attention(architecture, dtype)
         self.mlp = _feed_forward(architecture, index, dtype)
+        sparse = architecture.experts_in(index)
+        self.row = sparse.layers.index(index) if sparse else None
         self.input_layernorm = Norm(hidden, epsilon, dtype)
         self.post_attention_layernorm = Norm(hidden, epsilon, dtype)
 
@@ -194,8 +227,12 @@ class Layer(nn.Module):
     ) -> Tensor:
         hidden_UH = hidden_UH + self.self_attn(self.input_layernorm(hidden_UH), packing, rotation)
         normed_UH = self.post_attention_layernorm(hidden_UH)
-        sparse = isinstance(self.mlp, MixtureOfExperts)
-        output_UH: Tensor = self.mlp(normed_UH, load) if sparse else self.mlp(normed_UH)
+        if self.row is None:
+            output_UH: Tensor = self.mlp(normed_UH)
+        else:
+            routes_UMK = packing.routes_UMK
+            replayed_UK = None if routes_UMK is None else routes_UMK[:, self.row]
+            output_UH = self.mlp(normed_UH, load, replayed_UK)
         return hidden_UH + output_UH
 
 

@@ -46,7 +46,7 @@ def export_model(
             dtype=_exported_dtype(name, stored.dtype, dtype),
             read=partial(files.read, name),
         )
-        for name, stored in files.tensors.items()
+        for name, stored in (files.tensors | files.tower).items()
     ]
     write_directory(tensors, folder=target, source=source, max_shard_bytes=max_shard_bytes)
     return source

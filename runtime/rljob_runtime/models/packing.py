@@ -8,16 +8,23 @@ a prompt with one sample alone is one sequence with it. This module makes the in
 # U packed tokens: all prompts, each with the response of its only sample, then all other responses; responses
 # less their last token
 # T response tokens that the policy drew, L positions whose logits are needed
+# M layers with experts, K experts of a token
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rljob_runtime.devices.kernels.flash_attention import Sequences
+from rljob_runtime.models.architecture import Experts, Vision
+from rljob_runtime.models.routes import unpack_routes
+from rljob_runtime.models.vision.pictured import Pictured
+from rljob_runtime.models.vision.rope_index import place_batch
 from rljob_runtime.samples.sample import SampleBatch
 
 
@@ -57,6 +64,9 @@ class Packing:
     predicting_L: packed tokens whose logits are needed: each prompt's last, all of the responses'.
     target_T: response tokens in the batch's order, tools' left out. row_of_T: index into L of what predicts
     each.
+    With pictures, positions_U is [U, 3], of three axes; pictured_P: which packed tokens stand for pictures,
+    in the order of the batch's `all_pictures`; pictured: what a vision tower gave them.
+    routes_UMK: the experts that they go to, where the batch has routes; of the tokens that layers have.
     """
 
     segments: Segments
@@ -66,6 +76,9 @@ class Packing:
     predicting_L: Tensor
     target_T: Tensor
     row_of_T: Tensor
+    pictured_P: Tensor | None = None
+    pictured: Pictured | None = None
+    routes_UMK: Tensor | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -99,8 +112,16 @@ class Packing:
         )
 
 
-def pack(batch: SampleBatch, *, device: torch.device) -> Packing:
-    """Indices of the batch on `device`. Every prompt needs a token."""
+def pack(
+    batch: SampleBatch,
+    *,
+    device: torch.device,
+    vision: Vision | None = None,
+    experts: Experts | None = None,
+) -> Packing:
+    """Indices of the batch on `device`. Every prompt needs a token. vision: of a model that is shown the
+    batch's pictures; experts: of one that replays its routes. Raises ConfigError where tokens do not stand
+    for pictures."""
     prompt_G, response_B = _lengths(batch.prompts), _lengths(batch.texts)
     assert bool((prompt_G > 0).all()), "a prompt without tokens predicts nothing"
     inner_B, prompt_B = (response_B - 1).clamp(min=0), prompt_G[batch.group_of_B]
@@ -129,11 +150,54 @@ def pack(batch: SampleBatch, *, device: torch.device) -> Packing:
             batch.drawn_of_texts()
         ],
     }
+    if batch.all_pictures:
+        assert vision is not None, "a model without a vision tower is shown pictures"
+        index |= _pictures(batch, vision, place_of_N, place_of_M)
+    if batch.routes:
+        assert experts is not None, "a model without experts is given routes"
+        index["routes_UMK"] = _routes(batch, experts, torch.cat([place_of_N, place_of_M]))
+    on_device: Mapping[str, Any] = {name: value.to(device) for name, value in index.items()}
     return Packing(
         segments=segments,
         longest=max([*prompt_G.tolist(), *(prompt_B + inner_B).tolist()]),
-        **{name: value.to(device) for name, value in index.items()},
+        **on_device,
     )
+
+
+def _pictures(
+    batch: SampleBatch, vision: Vision, place_of_N: Tensor, place_of_M: Tensor
+) -> dict[str, Tensor]:
+    """What pictures change in a packing. place_of_N, place_of_M: packed, of the prompts' tokens and of the
+    texts' but for each one's last."""
+    prompts, texts = place_batch(batch, vision)
+    positions = [of.positions_N3 for of in prompts] + [of.positions_N3[:-1] for of in texts]
+    places = torch.cat([place_of_N, place_of_M])
+    positions_U3 = torch.empty(len(places), 3, dtype=torch.int64)
+    positions_U3[places] = torch.cat(positions)
+    placed, starts = [*prompts, *texts], accumulate(map(len, positions[:-1]), initial=0)
+    pictured = [of.pictured_P + start for of, start in zip(placed, starts, strict=True)]
+    assert all(
+        len(of.pictured_P) == 0 or of.pictured_P[-1] + 1 < len(of.positions_N3) for of in texts
+    ), "a text ends in a picture, whose last token no model reads"
+    return {"positions_U": positions_U3, "pictured_P": places[torch.cat(pictured)]}
+
+
+def _routes(batch: SampleBatch, experts: Experts, places: Tensor) -> Tensor:
+    """[U, M, K]. places: packed, of the prompts' tokens and of the texts' but for each one's last. A prompt's
+    routes are those of its first sample."""
+    group_of_B = batch.group_of_B.tolist()
+    routes = [unpack_routes(row, experts) for row in batch.routes]
+    prompts = [
+        routes[group_of_B.index(group)][: len(prompt)] for group, prompt in enumerate(batch.prompts)
+    ]
+    behind = [
+        row[len(batch.prompts[group]) :] for row, group in zip(routes, group_of_B, strict=True)
+    ]
+    known = torch.cat([*prompts, *behind])
+    assert len(known) == len(places), f"{len(known)} routes of {len(places)} tokens"
+    routes_UMK = torch.empty_like(known)
+    routes_UMK[places] = known
+    return routes_UMK
 
 
 def _lengths(rows: list[Tensor]) -> Tensor:

@@ -1,7 +1,6 @@
 """Samples as rows of one rectangle, for models that know no packed sequences.
 
-Called by the transformers fallback and by the update engine `mindspeed`. Padding is on the right:
-under a causal mask no sample looks at it.
+Called by the transformers fallback. Padding is on the right: under a causal mask no sample looks at it.
 """
 
 # B samples, S positions of the longest sample, T response tokens of all samples, V vocabulary

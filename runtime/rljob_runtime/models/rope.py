@@ -11,6 +11,7 @@ from typing import Literal, cast, get_args
 import torch
 from torch import Tensor
 
+from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.config import Config, UnsupportedArchitecture
 
 Scaling = Literal["default", "linear", "dynamic", "llama3", "yarn"]
@@ -23,6 +24,8 @@ class Rope:
     llama3: low_frequency_factor, high_frequency_factor. yarn: turns over the original length above
     which a pair keeps its speed (fast_turns) and below which it is slowed by the whole factor
     (slow_turns); magnitude: of the rotated vectors; score_scale: DeepSeek's `mscale_all_dim`.
+    sections: where positions have three axes, how many pairs turn by each: one axis' pairs after the
+    other's, or interleaved (Qwen2-VL, arXiv:2409.12191, §2.1; Qwen3-VL).
     """
 
     kind: Scaling = "default"
@@ -36,6 +39,8 @@ class Rope:
     whole_pairs: bool = True
     magnitude: float = 1.0
     score_scale: float = 0.0
+    sections: tuple[int, ...] | None = None
+    interleaved_sections: bool = False
 
 
 def read_rope(config: Config) -> Rope:
@@ -43,6 +48,8 @@ def read_rope(config: Config) -> Rope:
     key = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
     entry = Config(config.name, config.mapping(key))
     kind = entry.get("rope_type") or entry.get("type") or "default"
+    if kind == "mrope":  # older files' word for a default one whose positions have axes
+        kind = "default"
     if kind not in get_args(Scaling):
         listed = ", ".join(get_args(Scaling))
         raise UnsupportedArchitecture(f"rope_type={kind} is not one of {listed} ({config.name})")
@@ -65,6 +72,31 @@ def read_rope(config: Config) -> Rope:
         magnitude=_magnitude(entry, factor) if kind == "yarn" else 1.0,
         score_scale=entry.number("mscale_all_dim", 0.0) if kind != "default" else 0.0,
     )
+
+
+def read_sections(config: Config, *, default: list[int], width: int) -> tuple[int, ...]:
+    """Pairs by axis of a rope whose positions have three. width: of what is rotated. Raises ConfigError."""
+    key = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
+    sections = Config(config.name, config.mapping(key)).integers("mrope_section") or default
+    if len(sections) != 3 or min(sections) < 0 or sum(sections) != width // 2:
+        raise ConfigError(
+            f"mrope_section={sections} in config.json is not three numbers of pairs that add up to "
+            f"{width // 2}, half of head_dim={width}"
+        )
+    return tuple(sections)
+
+
+def axes_of_pairs(rope: Rope) -> list[int]:
+    """By which axis of a position each pair turns; rope has sections."""
+    assert rope.sections is not None, "positions have one axis"
+    time, height, width = rope.sections
+    if not rope.interleaved_sections:
+        return [0] * time + [1] * height + [2] * width
+    axes = [0] * (time + height + width)
+    for axis in (1, 2):
+        own = slice(axis, 3 * rope.sections[axis], 3)
+        axes[own] = [axis] * len(axes[own])
+    return axes
 
 
 def write_rope(rope: Rope) -> dict[str, object]:

@@ -15,7 +15,9 @@ from torch import Tensor
 from rljob_plan.resharding.boxes import Box
 
 AT_ONCE = 1 << 18
-"""Items of a box that are multiplied at a time."""
+"""Items of a box that are multiplied at a time, on a host: what its caches hold."""
+AT_ONCE_ON_DEVICES = 1 << 24
+"""Likewise: 64 MiB, so that a device has work for longer than a call takes."""
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 ROWS, COLUMNS = 0x9E3779B9, 0x85EBCA6B
 
@@ -26,7 +28,8 @@ def slice_sum(values: Tensor, box: Box) -> Tensor:
     row_R = _factors(box.bottom, ROWS, values.device)[box.top :].long()
     column_C = _factors(box.right, COLUMNS, values.device)[box.left :]
     total = row_R.new_zeros(())
-    each = max(1, AT_ONCE // max(1, len(column_C)))
+    at_once = AT_ONCE if values.is_cpu else AT_ONCE_ON_DEVICES
+    each = max(1, at_once // max(1, len(column_C)))
     for part_RC, part_R in zip(torch.split(bits_RC, each), torch.split(row_R, each), strict=True):
         # A 32-bit product wraps around; as its factor is odd, it tells all of the element's bits.
         total += ((part_RC.int() * column_C).sum(1, dtype=torch.int64) * part_R).sum()

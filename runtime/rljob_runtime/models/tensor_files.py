@@ -4,7 +4,7 @@ Called by `weights` and the export. Nothing is read before it is asked for: name
 come from the files' headers.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from rljob_api.model.vision import TOWER, language_part
 from rljob_api.spec.json_text import read_json
 from rljob_runtime.errors import ConfigError, WeightsError
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.expert_names import Place, places_in_stack
+from rljob_runtime.models.vision.names import has_tower, name_of
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -63,7 +65,8 @@ class StoredTensor:
 
 
 class TensorFiles:
-    """The tensors by name, in one file or in shards with an index.
+    """The tensors by name, in one file or in shards with an index; of a vision-language model the decoder's,
+    and in `tower` its vision tower's.
 
     A tied head is left out, as are the constant rotary buffers of old checkpoints and the layers
     behind the last one, which predict further tokens (DeepSeek-V3). Raises ConfigError without
@@ -74,11 +77,15 @@ class TensorFiles:
         self.path = path
         self._open: dict[Path, Any] = {}
         config = read_config(path)
+        own = language_part(config)
         self.tensors: dict[str, StoredTensor] = {}
+        self.tower: dict[str, StoredTensor] = {}
         for file in _weight_files(path):
-            for name, stored in self._list(file):
-                if not _is_left_out(name, config):
-                    self.tensors[name] = stored
+            for found, stored in self._list(file):
+                name = name_of(found)
+                if not _is_left_out(name, own):
+                    in_tower = has_tower(config) and name.startswith(TOWER)
+                    (self.tower if in_tower else self.tensors)[name] = stored
 
     def split_stacks(self, *, kept: Container[str] = ()) -> "TensorFiles":
         """List stacks of experts expert by expert, but for those named in `kept`; returns self."""
@@ -90,7 +97,7 @@ class TensorFiles:
 
     def read(self, name: str, part: Box | None = None) -> Tensor:
         """One tensor, or this part of it."""
-        stored = self.tensors[name]
+        stored = self.tensors.get(name) or self.tower[name]
         handle = self._open[stored.file]
         try:
             if part is None and stored.place is None:
@@ -145,7 +152,7 @@ def _by_expert(name: str, stored: StoredTensor) -> dict[str, StoredTensor]:
     }
 
 
-def _is_left_out(name: str, config: dict[str, object]) -> bool:
+def _is_left_out(name: str, config: Mapping[str, object]) -> bool:
     if name.endswith(".inv_freq") or (name == HEAD and config.get("tie_word_embeddings", False)):
         return True
     last, further = config.get("num_hidden_layers"), config.get("num_nextn_predict_layers")

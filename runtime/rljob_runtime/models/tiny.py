@@ -1,4 +1,5 @@
-"""The built-in model `tiny`: 0.9M parameters over bytes, warmed up on the job's own task.
+"""The built-in models `tiny`, 0.9M parameters over bytes, and `tiny-vl`, which has a vision tower beside;
+both warmed up on the job's own task.
 
 Made by a seeded supervised warm-up (`warmup`) that is counted in steps, so that a busy machine makes
 the same model as an idle one; cached by everything that decides it. Imports no torch, since most runs
@@ -7,6 +8,7 @@ find the model in the cache. Called by `builtin`.
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +16,16 @@ from pathlib import Path
 from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.workload import Warmup
 from rljob_runtime.models.one_maker import one_maker
-from rljob_runtime.models.tiny_recipe import CONFIG, Recipe, num_held_out
+from rljob_runtime.models.tiny_recipe import (
+    CONFIG,
+    PROCESSOR,
+    VISION_CONFIG,
+    VISION_RECIPE,
+    VISION_STD,
+    Recipe,
+    num_held_out,
+    shown_data,
+)
 from rljob_runtime.task.tokenizer import save_byte_tokenizer
 
 
@@ -28,17 +39,37 @@ def make_tiny(
 ) -> Path:
     """Directory of the model for this job's task; one process makes it. Raises ConfigError if it learns
     nothing at all."""
-    recipe = recipe or Recipe()
-    folder = cache_dir / "tiny" / _key(job, recipe)
+    pictures = job.spec.model.vision is not None
+    recipe = recipe or (VISION_RECIPE if pictures else Recipe())
+    folder = cache_dir / ("tiny-vl" if pictures else "tiny") / _key(job, recipe)
     with one_maker(folder.with_suffix(".lock"), progress):
         if not (folder / "config.json").is_file():
-            from rljob_runtime.models.warmup import warm_up
-            from rljob_runtime.models.weights import save_hf
-
-            decoder = warm_up(job, base_dir=base_dir, progress=progress, recipe=recipe)
-            save_hf(decoder.named_hf_parameters(), folder=folder, config=CONFIG)
-            save_byte_tokenizer(folder)
+            with tempfile.TemporaryDirectory(dir=folder.parent) as draft:
+                _make(job, Path(draft), folder, base_dir=base_dir, progress=progress, recipe=recipe)
     return folder
+
+
+def _make(
+    job: RLJob,
+    draft: Path,
+    folder: Path,
+    *,
+    base_dir: Path,
+    progress: Callable[[str], None],
+    recipe: Recipe,
+) -> None:
+    """draft: gets the model's files but its weights."""
+    from rljob_runtime.models.warmup import warm_up
+    from rljob_runtime.models.weights import save_hf
+
+    pictures = job.spec.model.vision is not None
+    config = VISION_CONFIG if pictures else CONFIG
+    save_byte_tokenizer(draft, pictures=pictures)
+    (draft / "config.json").write_text(json.dumps(config))
+    if pictures:
+        (draft / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    decoder = warm_up(job, draft, base_dir=base_dir, progress=progress, recipe=recipe)
+    save_hf(decoder.named_hf_parameters(), folder=folder, source=draft, config=config)
 
 
 def _key(job: RLJob, recipe: Recipe) -> str:
@@ -48,14 +79,16 @@ def _key(job: RLJob, recipe: Recipe) -> str:
         "config": CONFIG,
         "recipe": asdict(recipe),
         "seed": spec.seed,
-        "data": spec.data.model_dump(mode="json"),
+        "data": shown_data(spec.data).model_dump(mode="json"),
         "warmup": (spec.model.warmup or Warmup()).model_dump(mode="json"),
         "max_prompt_length": spec.batch.max_prompt_length,
         "held_out": num_held_out(job),
     }
     if spec.evaluation and spec.evaluation.suites:
         decided["suites"] = [suite.model_dump(mode="json") for suite in spec.evaluation.suites]
-    if spec.rollout.tools:
+    if spec.rollout.tools or spec.rollout.agent is not None:
         decided["demonstrations"] = True
+    if spec.model.vision is not None:
+        decided |= {"config": VISION_CONFIG, "processor": PROCESSOR, "std": VISION_STD}
     text = json.dumps(decided, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

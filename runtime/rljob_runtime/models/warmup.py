@@ -1,9 +1,8 @@
-"""The supervised warm-up of the built-in model `tiny`. Imports torch; called by `tiny`."""
+"""The supervised warm-up of the built-in models `tiny` and `tiny-vl`. Imports torch; called by `tiny`."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -11,14 +10,17 @@ from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.tools import RESULT
 from rljob_api.spec.workload import Warmup
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
-from rljob_runtime.models.tiny_recipe import CONFIG, Recipe, num_held_out
+from rljob_runtime.models.tiny_recipe import VISION_STD, Recipe, num_held_out, shown_data
+from rljob_runtime.models.tower import Tower
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.seeds import derive_seed
 from rljob_runtime.task.data.games import GameItems
 from rljob_runtime.task.data.source import Prompt, PromptSource, suites_of
-from rljob_runtime.task.tokenizer import EOS_ID, ByteTokenizer
+from rljob_runtime.task.pictures.processor import PictureProcessor, processor_of
+from rljob_runtime.task.tokenizer import EOS_ID, ByteTokenizer, load_tokenizer
 
 LEAST_ACCURACY = 0.02
 PUT = re.compile(rf"(<{RESULT}>.*?</{RESULT}>)", re.DOTALL)
@@ -26,48 +28,56 @@ PUT = re.compile(rf"(<{RESULT}>.*?</{RESULT}>)", re.DOTALL)
 
 def warm_up(
     job: RLJob,
+    model: Path,
     *,
     base_dir: Path,
     progress: Callable[[str], None],
     recipe: Recipe,
-    config: Mapping[str, Any] = CONFIG,
 ) -> Decoder:
-    """Supervised training until sampled accuracy reaches the target or the steps run out. config: of
-    transformers, of a model over bytes."""
+    """Supervised training until sampled accuracy reaches the target or the steps run out. model: directory of
+    a model over bytes without its weights; a vision tower is trained with the decoder."""
     settings = job.spec.model.warmup or Warmup()
+    tokenizer = load_tokenizer(model)
+    processor = processor_of(job.spec, model, tokenizer)
     source = PromptSource(
-        job.spec.data,
+        shown_data(job.spec.data),
         batch=job.spec.batch,
-        tokenizer=ByteTokenizer(),
+        tokenizer=tokenizer,
         seed=job.spec.seed,
         base_dir=base_dir,
         held_out=num_held_out(job),
         suites=suites_of(job.spec.evaluation),
+        processor=processor,
     )
-    decoder = Decoder(read_architecture(config))
-    decoder.initialize(derive_seed(job.spec.seed, "tiny"))
+    decoder = Decoder(read_architecture(read_config(model)))
+    seed = derive_seed(job.spec.seed, "tiny")
+    if processor is None:
+        decoder.initialize(seed)
+    else:
+        decoder.initialize(seed, std=VISION_STD)
+        decoder.show(Tower.drawn(model, seed=seed, std=VISION_STD))
     optimizer = torch.optim.AdamW(
         decoder.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.1
     )
     demonstrations = _demonstrations(job)
-    examined = _examples(source.heldout(), demonstrations)
-    accuracy = 0.0
+    examined = _examples(source.heldout(), demonstrations, processor)
+    accuracy, name = 0.0, job.spec.model.builtin or "tiny"
     for step in range(1, settings.max_steps + 1):
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate * min(1.0, step / recipe.rise_steps)
         _train(
             decoder,
             optimizer,
-            _examples(source.draw("warmup", step, recipe.batch_size), demonstrations),
+            _examples(source.draw("warmup", step, recipe.batch_size), demonstrations, processor),
         )
         if step % recipe.check_every == 0 or step == settings.max_steps:
             accuracy = _accuracy(decoder, examined, by_turn=job.spec.data.environment is not None)
-            progress(f"warming up the tiny model: step {step}, sampled accuracy {accuracy:.2f}")
+            progress(f"warming up the {name} model: step {step}, sampled accuracy {accuracy:.2f}")
             if accuracy >= settings.target_accuracy:
                 return decoder
     if accuracy < LEAST_ACCURACY:
         raise ConfigError(
-            f"the tiny model has sampled accuracy {accuracy:.3f} after {settings.max_steps} steps of "
+            f"the {name} model has sampled accuracy {accuracy:.3f} after {settings.max_steps} steps of "
             "warm-up, too little for any reward to show (spec.model.warmup); raise maxSteps, or take "
             "an easier task with short prompts and answers"
         )
@@ -97,16 +107,20 @@ def _demonstrations(job: RLJob) -> Demonstrations:
             ]
 
         return played
-    tools = job.spec.rollout.tools
+    turns = job.spec.has_turns
 
     def answered(prompt: Prompt) -> list[list[int]]:
-        parts = PUT.split(prompt.answer) if tools else [prompt.answer]
+        parts = PUT.split(prompt.answer) if turns else [prompt.answer]
         return [*map(ids_of, parts[:-1]), [*ids_of(parts[-1]), EOS_ID]]
 
     return lambda prompts: [answered(prompt) for prompt in prompts]
 
 
-def _examples(prompts: Sequence[Prompt], demonstrations: Demonstrations) -> SampleBatch:
+def _examples(
+    prompts: Sequence[Prompt],
+    demonstrations: Demonstrations,
+    processor: PictureProcessor | None,
+) -> SampleBatch:
     """Each prompt with its demonstration as the response."""
     shown = [_demonstration(parts) for parts in demonstrations(prompts)]
     masked = any(not drawn.all() for _, drawn in shown)
@@ -116,6 +130,9 @@ def _examples(prompts: Sequence[Prompt], demonstrations: Demonstrations) -> Samp
         responses=[ids[drawn] for ids, drawn in shown],
         whole=[ids for ids, _ in shown] if masked else [],
         drawn=[drawn for _, drawn in shown] if masked else [],
+        pictures=[[*map(processor.picture, prompt.scaled)] for prompt in prompts]
+        if processor is not None
+        else [],
     )
 
 

@@ -9,18 +9,22 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
+from rljob_api.model.vision import TOWER
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.models.tensor_files import Box, TensorFiles
 from rljob_runtime.models.tensor_writer import MAX_SHARD_BYTES, Written, bytes_in, write_tensors
+from rljob_runtime.models.vision.names import file_name, has_tower
 
 MOST_TOLD = 100
 """Tensors that an error names: a spoiled config.json has room for millions."""
@@ -68,17 +72,20 @@ def load_weights(
 ) -> None:
     """Copy a directory's tensors into these, all or none, one at a time.
 
-    into: by Hugging Face name, of the shape of the part that `part_of` names; without it, whole.
+    into: by Hugging Face name, of the shape of the part that `part_of` names; without it, whole. Of a
+    vision-language model those of its decoder, of its vision tower, or of both.
     left_out: tensors that are not wanted.
     Raises as `TensorFiles`, and WeightsError naming every tensor that is missing, extra or misshapen.
     """
     files = TensorFiles(path).split_stacks(kept=into)
-    stored_in = {n: stored for n, stored in files.tensors.items() if n not in left_out}
+    towers = {name.startswith(TOWER) for name in into}
+    listed = ({} if towers == {True} else files.tensors) | (files.tower if True in towers else {})
+    stored_in = {n: stored for n, stored in listed.items() if n not in left_out}
     parts: dict[str, Box | None] = dict.fromkeys(stored_in)
     if part_of is not None:
         named = ((name, part_of(name, stored.shape)) for name, stored in stored_in.items())
         parts = {name: part for name, part in named if part is not None}
-    found = {name: files.tensors[name].cut(part) for name, part in parts.items()}
+    found = {name: stored_in[name].cut(part) for name, part in parts.items()}
     check_weights(found, {name: held.shape for name, held in into.items()}, where=str(path))
     with torch.no_grad():
         for name, held in into.items():
@@ -139,14 +146,18 @@ def write_directory(
     """The same of tensors that may still lie in files.
 
     source: directory whose other files (tokenizer, chat template, generation settings, config.json)
-    come along. config: instead of source's.
+    come along, and its vision tower where that is none of the tensors. config: instead of source's.
     """
     assert source is not None or config is not None, "a model directory needs a config.json"
     entries = dict(config if config is not None else read_config(cast(Path, source)))
     entries.pop("torch_dtype", None)
     entries["dtype"] = str(tensors[0].dtype).removeprefix("torch.")
+    if isinstance(text := entries.get("text_config"), dict) and "dtype" in text:
+        entries["text_config"] = text | {"dtype": entries["dtype"]}
     if entries.get("num_nextn_predict_layers"):
         entries["num_nextn_predict_layers"] = 0  # `TensorFiles` leaves them out
+    named = [*tensors, *_tower_beside(tensors, source, entries)]
+    tensors = [replace(tensor, name=file_name(tensor.name, entries)) for tensor in named]
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(f".{folder.name}.draft-{os.getpid()}")
     shutil.rmtree(draft, ignore_errors=True)
@@ -191,6 +202,23 @@ class WeightsDigest:
     def hex(self) -> str:
         """Of all that came."""
         return hashlib.blake2b("\n".join(sorted(self._lines)).encode(), digest_size=16).hexdigest()
+
+
+def _tower_beside(
+    tensors: list[Written], source: Path | None, config: Mapping[str, object]
+) -> list[Written]:
+    """The source's vision tower as it is, where the tensors have none."""
+    if (
+        source is None
+        or not has_tower(config)
+        or any(tensor.name.startswith(TOWER) for tensor in tensors)
+    ):
+        return []
+    files = TensorFiles(source)
+    return [
+        Written(name=name, shape=held.shape, dtype=held.dtype, read=partial(files.read, name))
+        for name, held in files.tower.items()
+    ]
 
 
 def _copy_other_files(source: Path | None, folder: Path) -> None:

@@ -41,6 +41,8 @@ class Purpose(StrEnum):
     EXPERT_GRADIENTS = "gradients of experts"
     """All that hold the same slice of an expert: expert data × tensor, or, where expert is 1 and the
     tensor axis cuts experts as it cuts matrices, data × context."""
+    TOWER_GRADIENTS = "gradients of a vision tower"
+    """All ranks: each has the whole tower, and gradients of what its own tokens and layers got of it."""
     MODEL = "model"
     """tensor × pipeline: all parts of one model, for the norm of its gradient."""
     REPLICA = "replica"
@@ -74,12 +76,13 @@ class Place:
 class RankGrid:
     """The update ranks on two meshes with the same numbers: one of the sequences, one of the experts.
 
-    kv_heads: of the model; None where each tensor rank has its own.
+    kv_heads: of the model; None where each tensor rank has its own. tower: whether they train a vision tower.
     Raises ConfigError when expert does not divide data × context.
     """
 
     degrees: UpdateDegrees
     kv_heads: int | None = None
+    tower: bool = False
 
     def __post_init__(self) -> None:
         degrees = self.degrees
@@ -161,6 +164,9 @@ class RankGrid:
                 return self.key_heads, ("data", "context", "copy")
             case Purpose.WHOLE_GRADIENTS:
                 return self.tokens, ("data", "context", "tensor")
+            case Purpose.TOWER_GRADIENTS:
+                every = ("pipeline", "data", "context", "tensor")
+                return self.tokens, every if self.tower else ()
             case Purpose.MODEL:
                 return self.tokens, ("pipeline", "tensor")
             case Purpose.REPLICA:

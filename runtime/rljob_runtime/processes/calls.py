@@ -1,11 +1,11 @@
 """Wait for calls to workers, with a deadline, and learn of the first that fails at once."""
 
-import time
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import FIRST_COMPLETED
 from typing import Any
 
 from rljob_runtime.errors import DeadlineError
+from rljob_runtime.processes.clock import monotonic, wait
 from rljob_runtime.processes.workers import Call
 
 START_DEADLINE_SECONDS = 600.0
@@ -18,10 +18,10 @@ def answers(
 
     Raises DeadlineError at the deadline, and what a call raised as soon as it did.
     """
-    deadline = time.monotonic() + seconds
+    deadline = monotonic() + seconds
     pending = list(calls)
     while pending:
-        left = deadline - time.monotonic()
+        left = deadline - monotonic()
         ended, pending = ended_of(pending, seconds=max(left, 0))
         results(ended)
         if pending and left <= 0:
@@ -34,11 +34,15 @@ def answers(
 
 
 def ended_of(
-    calls: Sequence[Call], *, seconds: float = 0.0, until: str = FIRST_COMPLETED
+    calls: Sequence[Call],
+    *,
+    seconds: float = 0.0,
+    until: str = FIRST_COMPLETED,
+    groups: Sequence[Sequence[Call]] = (),
 ) -> tuple[list[Call], list[Call]]:
-    """Calls that have ended and those that have not, each in order, once one has, or after so long. until: as
-    of `concurrent.futures.wait`."""
-    wait(calls, timeout=seconds, return_when=until)
+    """Calls that have ended and those that have not, each in order, once one has, or after so long. until,
+    groups: as of `clock.wait`."""
+    wait(calls, seconds=seconds, until=until, groups=groups)
     done = [call.done() for call in calls]
     return (
         [call for call, ended in zip(calls, done, strict=True) if ended],

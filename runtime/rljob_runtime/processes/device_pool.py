@@ -29,11 +29,18 @@ class DevicePool:
         self.workers.reserve(nodes)
         self.nodes = set(range(nodes))
 
+    def renew(self, nodes: Collection[int]) -> None:
+        """Reserve others in the places of those among these nodes that are lost."""
+        for node in self.nodes.intersection(nodes):
+            self.workers.renew(node)
+
     def hire(self, role: DeviceRole) -> Worker:
         """A device worker in its role. It starts once its node is there; calls to it wait for that."""
         if role.node not in self.nodes:
             self.workers.ask_for(role.node)
             self.nodes.add(role.node)
+        else:
+            self.workers.renew(role.node)
         before, num_threads = self.arguments
         home = self.workers.on_device(role.node, role.rank % self.per_node)
         return self.workers.start(self.kind, *before, role, num_threads, home=home)

@@ -21,14 +21,17 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Self
 
+from rljob_runtime.dock.ports import HeldPorts
 from rljob_runtime.errors import WorkerFailed
 from rljob_runtime.processes.local_process import Answer, Begun, serve
-from rljob_runtime.processes.workers import Call, Home, Worker
+from rljob_runtime.processes.workers import Anywhere, Call, Home, Worker
 
 FORKSERVER = multiprocessing.get_context("forkserver")
 END_SECONDS = 5.0
 NOTICE_SECONDS = 1.0
 """How long a death is given to show."""
+SAME_BLOW_SECONDS = 0.1
+"""How long after one death those of the same moment are given."""
 
 
 def start_forkserver() -> None:
@@ -38,13 +41,13 @@ def start_forkserver() -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class LocalWorkers:
+class LocalWorkers(Anywhere):
     """Processes of one run, which end with the context. folder: where they write what they say."""
 
     folder: Path
     host: str = "127.0.0.1"
-    may_move: bool = False
     started: list["LocalWorker"] = field(default_factory=list)
+    ports: list[HeldPorts] = field(default_factory=list)
     _numbers: Any = field(default_factory=itertools.count)
 
     def __enter__(self) -> Self:
@@ -53,27 +56,12 @@ class LocalWorkers:
     def __exit__(self, *exc: object) -> None:
         for worker in self.started:
             worker.end()
+        for ports in self.ports:
+            ports.close()
 
-    def reserve(self, nodes: int) -> None:
-        """Emulated devices are as many as are asked for."""
-
-    def ask_for(self, node: int) -> None:
-        """As `reserve`."""
-
-    def has_place(self, node: int) -> bool:
-        return True
-
-    def release(self, node: int) -> None:
-        """As `reserve`."""
-
-    def on_device(self, node: int, number: int) -> Home:
-        return {}
-
-    def beside(self, node: int | None) -> Home:
-        return {}
-
-    def warehouse_homes(self, warehouses: int, *, apart: bool) -> list[Home]:
-        return []
+    def hold_ports(self, count: int) -> list[int]:
+        self.ports.append(HeldPorts(count))
+        return [*self.ports[-1]]
 
     def start(
         self,
@@ -97,13 +85,16 @@ class LocalWorkers:
         self.started.append(worker)
         return worker
 
-    def end(self, worker: Worker) -> None:
+    def end(self, worker: Any) -> None:
         worker.end()
+        if worker in self.started:  # whose files are closed once nobody knows it any more
+            self.started.remove(worker)
 
     def dead(self, workers: Sequence[Any]) -> list[bool]:
         deadline = time.monotonic() + NOTICE_SECONDS
         while not any(w.has_died for w in workers) and time.monotonic() < deadline:
-            time.sleep(0.05)
+            time.sleep(0.02)
+        time.sleep(SAME_BLOW_SECONDS)
         return [worker.has_died for worker in workers]
 
 

@@ -5,20 +5,24 @@ are theirs, one each, and a controller goes to the node of its state's first wor
 nothing else sits where devices may leave.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rljob_api.spec.section import parse_quantity
-from rljob_api.topology.devices import lasting_nodes, num_nodes
+from rljob_api.topology.devices import lasting_nodes, num_nodes, pods
 from rljob_api.topology.elastic import DevicePlace
+from rljob_api.topology.fewer_replicas import fewest_replicas
 from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.graph import StateGraph
-from rljob_runtime.dock.ports import HeldPorts
 from rljob_runtime.processes.actors.addresses import (
     UNKNOWN,
     LiveAddress,
-    Warehouses,
+    Servers,
+    controller_name,
     warehouse_name,
 )
 from rljob_runtime.processes.actors.dock_worker import ControllerActor, WarehouseActor
@@ -47,9 +51,9 @@ class Member:
 
 @dataclass(slots=True, kw_only=True)
 class Actors:
-    """The workers of a run. members: the devices; those that generate may come and go.
-
-    ports: the dock's, kept for servers that start again.
+    """The workers of a run. members: the devices; those that generate may come and go. left_out: devices that
+    train, when they have a place again; their nodes are theirs. begin: starts a feeder or a reward worker,
+    beside devices of other nodes than these where there are any.
     """
 
     members: list[Member]
@@ -59,7 +63,8 @@ class Actors:
     warehouses: list[Worker]
     controllers: dict[str, Worker]
     dock: DockAddress
-    ports: HeldPorts
+    begin: Callable[..., Worker]
+    left_out: list[Member] = field(default_factory=list)
 
     @property
     def devices(self) -> list[Worker]:
@@ -87,12 +92,15 @@ class Actors:
     def meet(self) -> None:
         """Let the devices that give weights and those that take them form a group of now.
 
-        Colocated, a device is its own source. Raises RljobError.
+        Colocated, a device is its own source. All leave the group of before first: who still waits there, for
+        one that has died, comes late to the next. Raises RljobError.
         """
         takers = [m.worker for m in self.rollout_members() if m.role.update_rank is None]
         if not takers:
             return
         givers = self.updating()
+        leaving = [worker.leave_sync() for worker in (*givers, *takers)]
+        answers("weight sync", leaving, seconds=MEETING_SECONDS)
         opened = [givers[0].open_sync()]
         ((address, planned),) = answers("weight sync", opened, seconds=MEETING_SECONDS)
         group = [*(givers if planned else givers[:1]), *takers]
@@ -125,20 +133,18 @@ def place(
     lasting = lasting_of(job)
     home = lasting[0] or 0  # of whoever has no device: where the run's volumes are
     near = {state: nodes.get(state, home) for state in graph.names}
-    ports = HeldPorts(job.spec.dock.warehouses + len(graph.names))
+    ports = workers.hold_ports(job.spec.dock.warehouses + len(graph.names))
     warehouses, controllers, dock = _start_dock(
-        job, workers, graph, run, near, lasting, dock_directory, [*ports]
+        job, workers, graph, run, near, lasting, dock_directory, ports
     )
     job_json = job.model_dump_json(by_alias=True)
-    address = LiveAddress(dock.to_json(), Warehouses(list(dock.warehouses), workers.may_move))
+    address = LiveAddress.of(dock, may_move=workers.may_move)
     shared = (job_json, models["policy"], base_dir, address)
-    pool.arguments = ((job_json, models, address, kept), num_threads)
+    pool.arguments = ((job_json, models, address, kept, base_dir), num_threads)
     devices = [pool.hire(role) for role in roles]
-    beside = workers.beside(home)
-    feeder = workers.start(PromptFeeder, *shared, home=beside)
-    rewards = []
-    if job.spec.rewards:
-        rewards = [workers.start(RewardWorker, *shared, 0, home=beside)]
+    begin = partial(_begin, workers, shared, [node or 0 for node in lasting])
+    feeder = begin(PromptFeeder)
+    rewards = [begin(RewardWorker)] if job.spec.rewards else []
     places = answers("device worker", prepare(devices, roles))
     actors = Actors(
         members=[
@@ -151,10 +157,23 @@ def place(
         warehouses=warehouses,
         controllers=controllers,
         dock=dock,
-        ports=ports,
+        begin=begin,
     )
     actors.meet()
     return actors
+
+
+def _begin(
+    workers: Workers,
+    shared: tuple[Any, ...],
+    nodes: Sequence[int],
+    kind: type,
+    left: Collection[int] = (),
+) -> Worker:
+    """A process without a device, of which a run has one, on the first of these nodes that was not left."""
+    number = () if kind is PromptFeeder else (0,)
+    node = next((node for node in nodes if node not in left), nodes[0])
+    return workers.start(kind, *shared, *number, home=workers.beside(node))
 
 
 def controller_nodes(roles: list[DeviceRole]) -> dict[str, int]:
@@ -186,19 +205,25 @@ def _start_dock(
     """Warehouses first, then one controller a state, told where the warehouses are."""
     settings = job.spec.dock
     sockets = None if settings.shared_memory == "none" else str(directory)
-    twice = settings.replicas == 2
-    homes = workers.warehouse_homes(settings.warehouses, apart=twice)
+    twice, may_leave = settings.replicas == 2, fewest_replicas(job.spec) is not None
+    spread = pods(job.spec).warehouse if twice or may_leave else None
+    homes = workers.warehouse_homes(settings.warehouses, spread=spread)
     unasked = [UNKNOWN if workers.may_move else (workers.host, port) for port in ports]
-    others = Warehouses(unasked[: settings.warehouses], workers.may_move)
+    names = [warehouse_name(index) for index in range(settings.warehouses)]
+    others = Servers(dict(zip(names, unasked, strict=False)), workers.may_move)
+
+    def near_to(node: int | None) -> Home:
+        """In no reservation: servers outlive the one of a lost node."""
+        return workers.beside(None) if node is None else workers.near(node)
 
     def home(index: int) -> Home:
-        return homes[index] if homes else workers.beside(lasting[index % len(lasting)])
+        return homes[index] if homes else near_to(lasting[index % len(lasting)])
 
     warehouses = [
         workers.start(
             WarehouseActor,
             home=home(index),
-            name=warehouse_name(index),
+            name=names[index],
             restarts=True,
             index=index,
             graph=graph.to_json(),
@@ -215,11 +240,12 @@ def _start_dock(
     controllers = {
         state: workers.start(
             ControllerActor,
-            home=workers.beside(near[state]),
+            home=near_to(near[state]),
+            name=controller_name(state),
             restarts=True,
             state=state,
             graph=graph.to_json(),
-            warehouses=Warehouses(addresses, workers.may_move),
+            warehouses=Servers(dict(zip(names, addresses, strict=True)), workers.may_move),
             lease_seconds=settings.lease_seconds,
             shared_directory=sockets,
             run=run.to_json(),

@@ -9,15 +9,18 @@ import contextlib
 import logging
 import os
 import secrets
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rljob_api.topology.devices import total_devices
 from rljob_api.topology.ray_resources import device_resource
 from rljob_api.topology.resolved import ResolvedJob
+from rljob_runtime.processes.link import Link
 from rljob_runtime.processes.local_workers import LocalWorkers, start_forkserver
 from rljob_runtime.processes.reaper import Reaper
 from rljob_runtime.processes.workers import Workers
@@ -35,64 +38,73 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """workers: where those of the run are started. reaper: ends what is left of them."""
+    """workers: where those of the run are started. joined: called when new processes belong to it, so that
+    none is left when it has ended."""
 
     workers: Workers
-    reaper: Reaper
+    joined: Callable[[], None]
 
 
 @contextlib.contextmanager
-def worker_session(
-    job: ResolvedJob, *, local: bool, ray_address: str | None, logs: Path
-) -> Iterator[Session]:
-    """For one run. local: processes without Ray, which write what they say into `logs`; else Ray, see
-    `ray_session`."""
-    if local:
+def worker_session(job: ResolvedJob, *, link: Link | None, logs: Path) -> Iterator[Session]:
+    """For one run. link: to whom its workers on Ray belong; None: processes without Ray, which write what
+    they say into `logs`."""
+    if link is None:
         start_forkserver()  # before the reaper, as it serves later runs, too
         reaper = Reaper()
         try:
             with LocalWorkers(folder=logs) as workers:
-                yield Session(workers=workers, reaper=reaper)
+                yield Session(workers=workers, joined=reaper.watch_descendants)
         finally:
             reaper.dismiss()
         return
+    address, namespace, authentication = link.ask("open")
+    os.environ |= authentication  # which Ray reads when it is imported
     from rljob_runtime.processes.on_ray import RayWorkers
+    from rljob_runtime.processes.versions import connect
 
-    with ray_session(job, ray_address) as reaper:
+    try:
+        with _own_sigterm():
+            connect(address=address, **_ray_options(namespace))
         accelerator = job.spec.accelerator
         actors = RayWorkers(
-            per_node=accelerator.devices_per_node, resource=device_resource(accelerator)
+            per_node=accelerator.devices_per_node,
+            resource=device_resource(accelerator),
+            maker=link,
         )
-        yield Session(workers=actors, reaper=reaper)
+        yield Session(workers=actors, joined=partial(link.ask, "watch"))
+    finally:
+        end_ray()
 
 
 @contextlib.contextmanager
-def ray_session(job: ResolvedJob, address: str | None) -> Iterator[Reaper]:
-    """Ray on this machine, or the cluster at `address`; ended whatever happens."""
+def ray_session(job: ResolvedJob, address: str | None) -> Iterator[tuple[Reaper, str]]:
+    """Ray on this machine, or the cluster at `address`; ended whatever happens. Yields the run's namespace
+    there, too."""
     from rljob_runtime.processes.local_ray import start_ray
     from rljob_runtime.processes.versions import check_nodes, connect
 
     namespace = f"rljob-{job.metadata.name}-{secrets.token_hex(4)}"
-    options: dict[str, Any] = {"namespace": namespace, **QUIET}
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run reports to nobody unasked
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it greets with its way of authentication
+    options = _ray_options(namespace)
     reaper = Reaper()  # before Ray: what it starts is to be ended
     try:
         if address is None:
             devices = total_devices(job.spec.placement, job.spec.accelerator)
-            start_ray(
-                resources={device_resource(job.spec.accelerator): devices},
-                object_store_memory=OBJECT_STORE_BYTES,
-                # By default Ray's workers give way to everything else on the machine, and its server keeps
-                # what became of 100,000 calls for a dashboard.
-                _system_config={"worker_niceness": 0, "task_events_report_interval_ms": 0},
-                **options,
-            )
+            with _own_sigterm():
+                start_ray(
+                    resources={device_resource(job.spec.accelerator): devices},
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    # By default Ray's workers give way to everything else on the machine, and its server
+                    # keeps what became of 100,000 calls for a dashboard.
+                    _system_config={"worker_niceness": 0, "task_events_report_interval_ms": 0},
+                    **options,
+                )
         else:
-            connect(address=address, **options)
+            with _own_sigterm():
+                connect(address=address, **options)
             check_nodes()
         reaper.watch_descendants()
-        yield reaper
+        yield reaper, namespace
     finally:
         reaper.watch_descendants()  # actors that were started again, too
         if end_ray():
@@ -100,6 +112,25 @@ def ray_session(job: ResolvedJob, address: str | None) -> Iterator[Reaper]:
         else:
             # The run's end is told first: Ray takes this process along when it is killed.
             atexit.register(reaper.dismiss)
+
+
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Around `ray.init`, which has SIGTERM end the process: here it asks the run to stop."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _ray_options(namespace: str) -> dict[str, Any]:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run reports to nobody unasked
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it greets with its way of authentication
+    return {"namespace": namespace, **QUIET}
 
 
 def end_ray(seconds: float = SHUTDOWN_SECONDS) -> bool:

@@ -1,8 +1,8 @@
 """The seam between a run and its processes: workers are started, called, and ended.
 
-`on_ray` and `local_workers` carry it out; everything above them knows these names alone. A call is a future
-of the standard library: `concurrent.futures.wait` waits for it, and `result` returns what the worker did or
-raises RljobError.
+`on_ray`, `local_workers` and, in virtual time, `simulate` carry it out; everything above them knows these
+names alone. A call is a future of the standard library: `concurrent.futures.wait` waits for it, and `result`
+returns what the worker did or raises RljobError.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,8 +42,15 @@ class Workers(Protocol):
     def ask_for(self, node: int) -> None:
         """Reserve the devices of one more node, whenever it comes."""
 
+    def renew(self, node: int) -> None:
+        """Where a reserved node was lost, reserve another in its place, whenever it comes."""
+
     def has_place(self, node: int) -> bool:
         """Whether the node's devices are there."""
+
+    def move(self, node: int) -> bool:
+        """Whether another node is free, which then is in this one's place for workers that start from now on;
+        the first stays reserved, and who is beside it stays there."""
 
     def release(self, node: int) -> None:
         """End a node's reservation."""
@@ -54,9 +61,15 @@ class Workers(Protocol):
     def beside(self, node: int | None) -> Home:
         """On the node of a reservation without using any of it; None: anywhere."""
 
-    def warehouse_homes(self, warehouses: int, *, apart: bool) -> list[Home]:
-        """For each warehouse its place, where there are places of their own for them; else none. apart: two
-        that follow each other do not go together."""
+    def near(self, node: int) -> Home:
+        """On the node where a reservation is now, while that is there; else anywhere."""
+
+    def warehouse_homes(self, warehouses: int, *, spread: int | None) -> list[Home]:
+        """For each warehouse its place, where there are places of their own for them; else none. spread: over
+        so many of these, two that follow each other not together; None: wherever there is room."""
+
+    def hold_ports(self, count: int) -> list[int]:
+        """Free ports of this machine, for servers of the run alone, which may start again."""
 
     def start(
         self,
@@ -75,3 +88,39 @@ class Workers(Protocol):
 
     def dead(self, workers: Sequence[Worker]) -> list[bool]:
         """Whether each has died, as far as that shows in a few seconds."""
+
+
+class Anywhere:
+    """Of `Workers` of which there are as many as are asked for, all in one place."""
+
+    may_move = False
+
+    def reserve(self, nodes: int) -> None:
+        """They are there."""
+
+    def ask_for(self, node: int) -> None:
+        """As `reserve`."""
+
+    def renew(self, node: int) -> None:
+        """As `reserve`."""
+
+    def has_place(self, node: int) -> bool:
+        return True
+
+    def move(self, node: int) -> bool:
+        return False
+
+    def release(self, node: int) -> None:
+        """As `reserve`."""
+
+    def on_device(self, node: int, number: int) -> Home:
+        return {}
+
+    def beside(self, node: int | None) -> Home:
+        return {}
+
+    def near(self, node: int) -> Home:
+        return {}
+
+    def warehouse_homes(self, warehouses: int, *, spread: int | None) -> list[Home]:
+        return []

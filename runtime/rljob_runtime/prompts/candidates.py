@@ -15,7 +15,7 @@ from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.prompts.open_prompts import OpenPrompts
 from rljob_runtime.prompts.pools import Pools
 from rljob_runtime.prompts.rounds import CandidateRound, Selected
-from rljob_runtime.prompts.schedule import Asked, PromptState, Schedule, Scored, Updated
+from rljob_runtime.prompts.schedule import Asked, PromptState, Schedule, Updated
 from rljob_runtime.samples.batches import BatchName
 
 LOWEST_KEEP_RATE = 0.1
@@ -158,7 +158,7 @@ class Candidates(Schedule):
         if self.pools:
             self.pools.start_over()
 
-    def trained(self, scored: Sequence[Scored], updated: Sequence[Updated]) -> None:
+    def trained(self, updated: Sequence[Updated]) -> None:
         """The oldest step under way."""
         self.last = self.under_way.popleft()
 

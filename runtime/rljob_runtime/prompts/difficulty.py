@@ -45,14 +45,14 @@ class Difficulty(Schedule):
     @classmethod
     def of(cls, spec: ResolvedSpec) -> "Difficulty | None":
         """That of a job which has one."""
-        gym = spec.data.reasoning_gym
+        generator = spec.data.generator
         if spec.data.difficulty_filter is None:
             return None
         return cls(
             chosen=spec.data.difficulty_filter,
             prompts=spec.batch.global_batch_size,
             seed=spec.seed,
-            curriculum=gym.curriculum if gym else None,
+            curriculum=generator.curriculum if generator else None,
         )
 
     def sized(self, items: int) -> None:
@@ -64,9 +64,9 @@ class Difficulty(Schedule):
         asked = Schedule.begin(self, step, attempt=attempt, skipped=skipped)
         return replace(asked, positions=self.draw(asked.batch.draw))
 
-    def trained(self, scored: Sequence[Scored], updated: Sequence[Updated]) -> None:
+    def trained(self, updated: Sequence[Updated]) -> None:
         """Which of its prompts were easy, and which hard."""
-        self.learn(scored)
+        self.learn(report.passed for report in updated if report.passed is not None)
 
     def draw(self, step: int) -> tuple[int, ...]:
         """Positions of a step's prompts: the next ones whose items do not rest. The same until `learn`.

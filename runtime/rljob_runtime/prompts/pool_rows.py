@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow, RowMeta
 from rljob_runtime.samples.batches import BatchName
-from rljob_runtime.samples.flow import OUTCOME, RESPONSE_MASK
+from rljob_runtime.samples.flow import OUTCOME, RESPONSE_MASK, ROUTES
 
 POOL_STATES = ("generate",)
 GROUP_COLUMNS = ("prompt", "task", "position")
 BEGUN_COLUMNS = (
-    "begun", "begun_logprobs", "begun_versions", "begun_drawn", "begun_ends", "begun_outcome", "ended",
+    "begun", "begun_logprobs", "begun_versions", "begun_drawn", "begun_ends", "begun_outcome",
+    "begun_routes", "ended",
 )  # fmt: skip
 VERSIONS = "versions"
 """In a batch: the version of the weights that drew each token, int32."""
@@ -34,8 +35,8 @@ Columns = Mapping[str, NDArray[Any]]
 @dataclass(slots=True, kw_only=True)
 class OpenSample:
     """A sample as far as it has come. logprobs, versions: of each token that the policy drew, when it did.
-    drawn: which these are, empty where it drew all; ends: where its turns ended. outcome: of its game, as in
-    a batch's column."""
+    drawn: which these are, empty where it drew all; ends: where its turns ended. outcome: of its game,
+    routes: of its tokens, as in a batch's columns."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -43,6 +44,7 @@ class OpenSample:
     drawn: list[bool] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     outcome: bytes = b""
+    routes: bytes = b""
     end: End = ""
 
     @property
@@ -79,6 +81,7 @@ class OpenSample:
             "begun_drawn": np.asarray(self.drawn, dtype=np.uint8),
             "begun_ends": np.asarray(self.ends, dtype=np.int32),
             "begun_outcome": np.frombuffer(self.outcome, dtype=np.uint8),
+            "begun_routes": np.frombuffer(self.routes, dtype=np.uint8),
             "ended": np.asarray([ENDS.index(self.end)], dtype=np.uint8),
         }
 
@@ -94,6 +97,8 @@ class OpenSample:
             columns[RESPONSE_MASK] = np.asarray(self.drawn, dtype=np.uint8)
         if self.outcome:
             columns[OUTCOME] = np.frombuffer(self.outcome, dtype=np.uint8)
+        if self.routes:
+            columns[ROUTES] = np.frombuffer(self.routes, dtype=np.uint8)
         return columns
 
 
@@ -117,7 +122,7 @@ class OpenGroup:
         return min([version, *(sample.versions[0] for sample in self.samples if sample.versions)])
 
 
-def group_columns(prompt: Sequence[int], task: bytes, position: int) -> Columns:
+def group_columns(prompt: Sequence[int], task: bytes, position: int) -> dict[str, NDArray[Any]]:
     """What the samples of a prompt share."""
     return {
         "prompt": np.asarray(prompt, dtype=np.int32),
@@ -157,13 +162,17 @@ def batch_rows(
         )
 
 
-def read_pool(dock: DockClient, rows: Sequence[RowMeta]) -> dict[int, OpenGroup]:
-    """The groups of claimed rows by their places in the pool."""
+def read_pool(
+    dock: DockClient, rows: Sequence[RowMeta], *, shown: Mapping[str, Columns]
+) -> dict[int, OpenGroup]:
+    """The groups of claimed rows by their places in the pool. shown: columns of pictures by group, where
+    prompts show any."""
     columns = dock.read(rows, [*GROUP_COLUMNS, *BEGUN_COLUMNS])
     groups: dict[int, OpenGroup] = {}
     for i, row in enumerate(rows):
         if row.group_index not in groups:
             shared = {name: columns[name].row(i) for name in GROUP_COLUMNS}
+            shared |= shown.get(row.group, {})
             groups[row.group_index] = OpenGroup(
                 prompt=shared["prompt"].tolist(),
                 position=int(shared["position"][0]),
@@ -179,6 +188,7 @@ def read_pool(dock: DockClient, rows: Sequence[RowMeta]) -> dict[int, OpenGroup]
             drawn=begun["begun_drawn"].astype(bool).tolist(),
             ends=begun["begun_ends"].tolist(),
             outcome=begun["begun_outcome"].tobytes(),
+            routes=begun["begun_routes"].tobytes(),
             end=ENDS[int(begun["ended"][0])],
         )
         groups[row.group_index].rows.append(row)

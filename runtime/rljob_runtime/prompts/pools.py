@@ -11,7 +11,7 @@ from rljob_api.topology.devices import open_prompts
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.prompts.open_prompts import OpenPrompts
 from rljob_runtime.prompts.rounds import Round
-from rljob_runtime.prompts.schedule import Asked, PromptState, Schedule, Scored, Updated
+from rljob_runtime.prompts.schedule import Asked, PromptState, Schedule, Updated
 from rljob_runtime.samples.batches import BatchName
 
 
@@ -71,7 +71,7 @@ class Pools(Schedule):
             next_groups=self._groups(step + 1),
         )
 
-    def trained(self, scored: Sequence[Scored], updated: Sequence[Updated]) -> None:
+    def trained(self, updated: Sequence[Updated]) -> None:
         """Of their prompts, none is open any more."""
         for report in updated:
             self.account.close(report.lineage.positions if report.lineage else ())

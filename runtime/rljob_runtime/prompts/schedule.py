@@ -33,8 +33,8 @@ class PromptState:
 
 
 class Scored(Protocol):
-    """Of a reward worker's report: of each sample its prompt's number in the step, and 1 where it passed.
-    failed: samples with an error."""
+    """Of each sample its prompt's number in the step, and 1 where it passed. failed: samples with an
+    error."""
 
     @property
     def prompts(self) -> Sequence[int]: ...
@@ -54,10 +54,13 @@ class Origin(Protocol):
 
 
 class Updated(Protocol):
-    """Of an update's report."""
+    """Of an update's report. passed: with a difficulty filter, of the samples that it trained on."""
 
     @property
     def lineage(self) -> Origin | None: ...
+
+    @property
+    def passed(self) -> Scored | None: ...
 
 
 class Schedule:
@@ -93,9 +96,9 @@ class Schedule:
     def start_over(self, *, trained: bool = False) -> None:
         """The step's batches are lost. trained: its own was trained on all the same."""
 
-    def trained(self, scored: Sequence[Scored], updated: Sequence[Updated]) -> None:
+    def trained(self, updated: Sequence[Updated]) -> None:
         """The step that began last was trained on, or in a partial rollout the oldest that was not. What
-        workers reported of its rewards and its update."""
+        workers reported of its update."""
 
     def state(self) -> PromptState:
         """For a checkpoint."""

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -34,12 +35,13 @@ class RunState:
     Everything random derives from (seed, step), and data order from the same, so that these two are
     the position of the data and of the random numbers. A checkpoint holds no rows of the dock;
     dock_rows says so. weight_version: version of the weights, which is the number of steps that made them.
-    spec_digest: digest of the fields that a resumed run must share. degrees: of the update layout, which the
+    spec_digest: digest of the fields that a resumed run must share; course_digest: of those that it must
+    share when its devices or layouts are others. degrees: of the update layout, which the
     optimizer's state is cut by; empty for one that is not. Of a partial rollout, prompts by their positions
     in the training stream: first_new_prompt, the first that was never begun, and open_prompts, those that
     were begun and not trained on; a resumed run begins them anew. rollbacks, and skipped_steps whose prompts
     they left behind (`alarm_actions`). difficulty: what a difficulty filter knows of prompts (`difficulty`);
-    first_new_prompt then is the first that it has not looked at.
+    first_new_prompt then is the first that it has not looked at. chain: of the step's digest (`digests`).
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
@@ -50,11 +52,13 @@ class RunState:
     dock_rows: Count
     spec_digest: str
     degrees: str = ""
+    course_digest: str = ""
     first_new_prompt: Count = 0
     open_prompts: list[Count] = field(default_factory=list)
     rollbacks: Count = 0
     skipped_steps: Count = 0
     difficulty: list[list[int]] = field(default_factory=list)
+    chain: str = ""
 
     @property
     def prompts(self) -> PromptState:
@@ -133,13 +137,13 @@ class CheckpointStore:
 
     def drop_old(self) -> None:
         """Drop all but the last `keep`, the best, and those that are held."""
-        for step in sorted(self._steps())[: -self.keep]:
+        for step in sorted(self.steps())[: -self.keep]:
             if step not in self.held | self.best:
                 self._drop(step)
 
     def drop_after(self, step: int) -> None:
         """Drop the checkpoints of later steps, the newest first."""
-        for later in sorted((s for s in self._steps() if s > step), reverse=True):
+        for later in sorted((s for s in self.steps() if s > step), reverse=True):
             self._drop(later)
 
     def latest(self) -> Path | None:
@@ -149,7 +153,7 @@ class CheckpointStore:
 
     def last_step(self, *, before: int | None = None) -> int | None:
         """The newest checkpoint's step, or None; before: of those of earlier steps."""
-        return max((s for s in self._steps() if before is None or s < before), default=None)
+        return max((s for s in self.steps() if before is None or s < before), default=None)
 
     def _drop(self, step: int) -> None:
         dropped = self.folder / f".dropped-step-{step:06d}"
@@ -162,7 +166,8 @@ class CheckpointStore:
     def _replaced(self, step: int) -> Path:
         return self.folder / f".replaced-step-{step:06d}"
 
-    def _steps(self) -> list[int]:
+    def steps(self) -> list[int]:
+        """Of all checkpoints that are whole, in any order."""
         return [step for step, _ in self._named("")]
 
     def _named(self, prefix: str) -> list[tuple[int, Path]]:
@@ -207,19 +212,30 @@ def degrees_of(spec: ResolvedSpec) -> str:
     return f"{policy}; critic {critic}".removeprefix("; ") if critic else policy
 
 
-def check_resumes(checkpoint: Path, state: RunState, *, spec_digest: str, degrees: str) -> None:
-    """Raise CheckpointError unless a job with this digest and these degrees goes on from the state."""
-    if state.degrees != degrees:
+def check_resumes(
+    checkpoint: Path,
+    state: RunState,
+    *,
+    spec_digest: str,
+    course_digests: Collection[str],
+    degrees: str,
+) -> None:
+    """Raise CheckpointError unless a job with these digests and degrees goes on from the state.
+    course_digests: as this and earlier releases make them."""
+    if state.course_digest in course_digests:
+        return
+    if not state.course_digest and state.degrees != degrees:
         raise CheckpointError(
             f"{checkpoint} was saved by ranks with {state.degrees or 'data alone'}, this job has "
             f"{degrees or 'data alone'} (spec.update.parallelism), which cuts the optimizer's state "
-            f"otherwise; resume with the degrees of the checkpoint, or start a new job from its model"
+            f"otherwise, and was made before rljob wrote down what is where; resume with the degrees of the "
+            "checkpoint, or start a new job from its model"
         )
     if state.spec_digest != spec_digest:
         raise CheckpointError(
             f"{checkpoint} was made by a job with another spec (digest {state.spec_digest}, this "
-            f"job's is {spec_digest}); only steps, checkpoint, evaluation, guards, dock and the "
-            "rolloutDevices of a separated job may differ on --resume"
+            f"job's is {spec_digest}); only steps, checkpoint, evaluation, guards, dock, "
+            "devices, placement and degrees may differ on --resume"
         )
 
 

@@ -62,6 +62,8 @@ class RunStartedEvent(Event):
     """What each device may hold."""
     resumed_from: Integer | None = None
     """Step that the run goes on after."""
+    job_folder: str | None = None
+    """That the job's paths are relative to."""
     machine: dict[str, str] = field(default_factory=dict)
     """Processor, cores, system and Python of the driver's machine: label → text."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -138,11 +140,28 @@ class ShownResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPicture:
+    """A picture of a prompt, made anew of its pixels, in the order of the text's `<image>`."""
+
+    width: Integer
+    """In pixels, as the model sees it."""
+    height: Integer
+    """Likewise."""
+    format: Literal["png", "jpeg"] | None = None
+    """Of the content."""
+    content: str | None = None
+    """In base64, at most 256 pixels a side and 16 KiB of a group; none where they do not suffice, which they
+    do for 8 pictures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Samples of one prompt."""
 
     prompt: str = ""
     """Its text."""
+    pictures: list[ShownPicture] | None = None
+    """That it shows."""
     answer: str | None = field(default=None, metadata=NULL)
     """The right one, where the data has it."""
     responses: list[ShownResponse] = field(default_factory=list)
@@ -173,6 +192,23 @@ class PassTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """What a step was made of and made, for [`rljob replay`](replay.md): digests in hex, none of which
+    depends on who had what."""
+
+    prompts: str
+    """Of the prompts' tokens."""
+    batch: str
+    """Of the samples' tokens and of each number of a token that the update read, bit by bit."""
+    rewards: str
+    """Of the numbers of a sample that the update read: reward, advantage."""
+    weights: str
+    """Sum over the bits of what is trained, after the step."""
+    chain: str
+    """SHA-256 of the step before's and of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepEvent(Event):
     """A step is done."""
 
@@ -191,6 +227,10 @@ class StepEvent(Event):
     """A few groups."""
     phases: dict[str, float] = field(default_factory=dict)
     """Name → seconds of the slowest worker."""
+    prompt_rewards: list[float | None] | None = None
+    """Mean reward of each prompt's samples, by its number in the batch."""
+    digest: Digest | None = None
+    """Of what the step was made of and made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +249,8 @@ class SetFigures:
     """Samples a prompt."""
     pass_at_k: float | None = None
     """Share of prompts that some sample passed."""
+    prompt_accuracies: list[float | None] | None = None
+    """Share of each prompt's samples that passed, by its number in the set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +299,9 @@ class ReshardEvent(Event):
     """Of the slowest device, without the checks."""
     received_bytes: Integer | None = None
     """From other devices, over all devices."""
+    delta_bytes: Integer | None = None
+    """What came of them with `resharding.deltas`, as changes or, where that is less, whole; none where
+    nothing had come before."""
     released_bytes: Integer | None = None
     """Update weights that went to the host, over all devices."""
     kept_bytes: Integer | None = None
@@ -304,6 +349,9 @@ class InFlightEvent(Event):
     """Of them, in which that device generated."""
     received_bytes: Integer | None = None
     """By all devices."""
+    delta_bytes: Integer | None = None
+    """What came of them with `resharding.deltas`, as changes or, where that is less, whole; none where
+    nothing had come before."""
     tokens: Integer | None = None
     """That all devices drew while weights came."""
     switch_seconds: float
@@ -423,6 +471,87 @@ class DockEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryEvent(Event):
+    """Devices, or processes beside them, the [driver](recovery.md#the-driver) among them, died, or were slow,
+    and were replaced while the run went on."""
+
+    kind: Literal["recovery"] = "recovery"
+    devices: list[Integer]
+    """Numbers of those that were replaced."""
+    roles: list[str] = field(default_factory=list)
+    """Of these: `device` where they have all, else `update` or `rollout`."""
+    others: list[str] = field(default_factory=list)
+    """Processes without a device that died: `feeder`, `reward-0`, `driver`."""
+    hosts: list[str]
+    """Where the devices were."""
+    step: Integer
+    """Steps that are done, after which training goes on."""
+    source: str
+    """What new devices that train had their state from: `peers` that held the same, second `copies`
+    (update.redundancy), the last `checkpoint`, or the model at the `beginning`; `none` where none of them
+    trains."""
+    rolled_back_to: Integer | None = None
+    """The step, where steps after it are trained again."""
+    seconds: float
+    """Since the death was seen."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """Of them: `look` who died, `drop` what was on its way, `keep` what the living hold, wait for a `place`
+    where training may go on without, `start` processes, groups and engines, give them their `state`, `meet`
+    whom weights are exchanged with."""
+    message: str
+    """What was seen of it."""
+    slow: bool = False
+    """Whether they lived and were [stragglers](guards.md#stragglers), or on the node of one."""
+    left_out: list[Integer] = field(default_factory=list)
+    """Numbers of those that had no place, so that the run goes on without them: with [fewer
+    replicas](recovery.md#with-fewer-replicas) (elastic.update), or with [fewer devices that
+    generate](recovery.md#with-fewer-devices-that-generate)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicasEvent(Event):
+    """With elastic.update: how many [replicas train](recovery.md#with-fewer-replicas), at the beginning and
+    whenever it is another number."""
+
+    kind: Literal["replicas"] = "replicas"
+    step: Integer
+    """Steps that are done."""
+    live: Integer
+    """Replicas that train from here on."""
+    wanted: Integer
+    """Replicas of the job."""
+    left_out: list[Integer] = field(default_factory=list)
+    """Numbers of the devices that are missing."""
+    hosts: list[str] = field(default_factory=list)
+    """Where these were."""
+    seconds: float = 0.0
+    """In which no step ran for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerEvent(Event):
+    """A device is [slower than its peers](guards.md#stragglers), or is so no more."""
+
+    kind: Literal["straggler"] = "straggler"
+    step: Integer
+    """At which it was told."""
+    state: str
+    """That it is slow in: generate, update, one that scores, link: a host's reads and writes of rows, or
+    copy: from one device to another, a second copy (update.redundancy)."""
+    devices: list[Integer]
+    """Its number; of devices that share a model while they generate, or a link, all of them; of a copy, who
+    sends and who receives."""
+    hosts: list[str]
+    """Where they are."""
+    status: str
+    """slow, over, or replaced, which ends it too."""
+    factor: float
+    """Times the median of its peers that it took: the median of these steps."""
+    steps: Integer
+    """So many in a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeEvent(Event):
     """Devices that generate came or left."""
 
@@ -434,11 +563,13 @@ class ResizeEvent(Event):
     step: Integer
     """Steps that were done."""
     waited_seconds: float
-    """Since it was asked for."""
+    """Since it was asked for, or devices were lost that have a place again."""
     stopped_seconds: float
     """In which no step ran."""
     given_up: Integer | None = None
     """Devices that failed to join."""
+    lost: list[Integer] = field(default_factory=list)
+    """Numbers of those that died and had no [place](recovery.md#with-fewer-devices-that-generate)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -618,6 +749,7 @@ class RunFinishedEvent(Event):
 
 AnyEvent = (
     RunStartedEvent | ProgressEvent | PhaseEvent | StepEvent | EvaluationEvent | ReshardEvent | InFlightEvent
-    | DockEvent | ResizeEvent | ProfileEvent | CheckpointEvent | BestEvent | CopiedEvent | RewardErrorEvent
-    | AlarmEvent | HangEvent | WarningEvent | RunFinishedEvent
+    | DockEvent | RecoveryEvent | ReplicasEvent | ResizeEvent | ProfileEvent | CheckpointEvent | BestEvent
+    | CopiedEvent | RewardErrorEvent | AlarmEvent | StragglerEvent | HangEvent | WarningEvent
+    | RunFinishedEvent
 )  # fmt: skip

@@ -12,6 +12,7 @@ import math
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -28,9 +29,13 @@ from rljob_runtime.record.event_types import (
     EvaluationEvent,
     Event,
     Group,
+    HangEvent,
+    ProgressEvent,
+    RecoveryEvent,
     RunFinishedEvent,
     RunStartedEvent,
     StepEvent,
+    WarningEvent,
 )
 
 logger = logging.getLogger(__name__)
@@ -38,6 +43,19 @@ logger = logging.getLogger(__name__)
 Subscriber = Callable[[Event], None]
 EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[AnyEvent, Field(discriminator="kind")])
 DURABLE = (CheckpointEvent, RunFinishedEvent)
+OF_PROCESSES = (
+    HangEvent,
+    ProgressEvent,
+    RecoveryEvent,
+    RunFinishedEvent,
+    RunStartedEvent,
+    WarningEvent,
+)
+ABOUT = (
+    "step", "name", "role", "device", "devices", "evaluation", "alarm", "state", "status", "reward",
+    "from_", "to",
+)  # fmt: skip
+"""Fields that say which of its kind an event is."""
 HEAD = re.compile(rb'\{"time": ?[^,"]*, ?"kind": ?"(\w+)"')
 """How a line begins that `EventLog` wrote."""
 
@@ -76,13 +94,15 @@ ALIASED = (b"dock", b"resize")
 class EventLog:
     """Appends events to a file and hands each to the subscribers. Never raises once constructed.
 
-    failures: events that could not be written, and subscribers' errors. A resumed run appends
-    to the same file. Raises OSError when the file cannot be opened.
+    failures: events that could not be written, and subscribers' errors. told: what another process that was
+    killed had written already, by `gist`: it is not written again. A resumed run appends to the same file.
+    Raises OSError when the file cannot be opened.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.path = path
         self.failures = 0
+        self.told = Counter[object]()
         self._clock = clock
         self._subscribers: list[Subscriber] = []
         self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -94,6 +114,9 @@ class EventLog:
 
     def write(self, event: Event) -> None:
         """Append one event in one write; checkpoints and the run's end reach the disk at once."""
+        if self.told and self.told[what := gist(event)] > 0:
+            self.told[what] -= 1
+            return
         event = replace(event, time=self._clock())
         line = json.dumps(plain(event), ensure_ascii=False, separators=(",", ":"))
         try:
@@ -102,12 +125,18 @@ class EventLog:
                 os.fsync(self._file)
         except (OSError, ValueError) as error:
             self._fail("event %s not written to %s: %s", event.kind, self.path, error)
-        event = parse_event(line) or event
+        if self._subscribers:
+            event = parse_event(line) or event
         for subscriber in self._subscribers:
             try:
                 subscriber(event)
             except Exception as error:
                 self._fail("display failed at event %s: %s: %r", event.kind, subscriber, error)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file; 0 once it is closed."""
+        return 0 if self._file is None else os.fstat(self._file).st_size
 
     def close(self) -> None:
         """Close the file; later events reach the subscribers only and count as failures."""
@@ -130,6 +159,14 @@ class EventLog:
         if self.failures == 1:
             logger.warning(message, *arguments)
             logger.warning("training goes on; later failures of this log are only counted")
+
+
+def gist(event: Event) -> object:
+    """What an event is about: the same where a process that takes over tells it again, whatever is measured
+    then. None for what happens to processes, which happens anew."""
+    if isinstance(event, OF_PROCESSES):
+        return None
+    return event.kind, *(str(getattr(event, name, None)) for name in ABOUT)
 
 
 def read_events(path: Path) -> list[Event]:
@@ -236,7 +273,7 @@ def cut_rewound(events: Iterable[Event]) -> list[Event]:
 
 def rolled_back_to(event: Event) -> int | None:
     """The step that an alarm rolled the run back to."""
-    return event.rolled_back_to if isinstance(event, AlarmEvent) else None
+    return event.rolled_back_to if isinstance(event, AlarmEvent | RecoveryEvent) else None
 
 
 def _until(events: list[Event], step: int) -> list[Event]:

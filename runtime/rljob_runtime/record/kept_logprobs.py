@@ -34,7 +34,7 @@ DECIDES: dict[str, bool | set[str]] = {
     "accelerator": True,
 }
 """Fields of the spec that the numbers follow from, to the last bit: also what is computed at once."""
-CHANGE_NO_BIT = {"update": {"optimizer", "recompute", "offload"}}
+CHANGE_NO_BIT = {"update": {"optimizer", "recompute", "offload", "redundancy"}}
 
 
 def kept_folder(job: ResolvedJob, *, model: Path, base_dir: Path, cache_dir: Path) -> Path | None:

@@ -5,14 +5,15 @@ Names are the events' (docs/events.md); sums from all workers are divided once, 
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rljob_api.model.volumes import tokens_per_second
 from rljob_api.topology.devices import off_policy
-from rljob_api.topology.resolved import ResolvedJob
+from rljob_api.topology.resolved import ResolvedJob, ResolvedSpec
 from rljob_runtime.record.event_types import (
+    Digest,
     EvaluationEvent,
     Group,
     InFlightEvent,
@@ -22,7 +23,16 @@ from rljob_runtime.record.event_types import (
     SetFigures,
     StepEvent,
 )
-from rljob_runtime.record.reports import GameFigures, InFlightFigures, ReshardFigures, ToolFigures
+from rljob_runtime.record.reports import (
+    AgentFigures,
+    GameFigures,
+    InFlightFigures,
+    ReshardFigures,
+    ToolFigures,
+)
+
+DELTA_SHARE = 0.1
+"""Of the weights' bytes that deltas are to take at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +50,7 @@ class Evaluated:
     samples: int
     pass_at_k: float
     shown: list[Group]
+    by_prompt: list[float] = field(default_factory=list)
     suites: "tuple[Evaluated, ...]" = ()
 
     @property
@@ -77,17 +88,14 @@ class Evaluated:
             n=self.prompts,
             k=self.k,
             pass_at_k=self.pass_at_k,
+            prompt_accuracies=[*self.by_prompt] or None,
         )
 
 
 def evaluation_metrics(rewarded: Sequence[Any], *, step: int, name: str = "") -> Evaluated:
     """Accuracy over all samples of a set, with the standard error of the prompts' means."""
     totals = [total for report in rewarded for total in report.totals]
-    by_prompt: dict[int, list[float]] = {}
-    for report in rewarded:
-        for prompt, passed in zip(report.prompts, report.passes, strict=True):
-            by_prompt.setdefault(prompt, []).append(passed)
-    means = [sum(passes) / len(passes) for passes in by_prompt.values()]
+    means = [*_by_prompt(rewarded, "passes").values()]
     accuracy, deviation = mean_and_deviation(means)
     return Evaluated(
         step=step,
@@ -97,7 +105,8 @@ def evaluation_metrics(rewarded: Sequence[Any], *, step: int, name: str = "") ->
         reward=mean_and_deviation(totals)[0],
         prompts=len(means),
         samples=len(totals),
-        pass_at_k=sum(any(passes) for passes in by_prompt.values()) / max(len(means), 1),
+        pass_at_k=sum(mean > 0 for mean in means) / max(len(means), 1),
+        by_prompt=means,
         shown=[group for report in rewarded for group in report.shown][:3],
     )
 
@@ -129,13 +138,15 @@ def step_metrics(
     generated: Sequence[Any],
     rewarded: Sequence[Any],
     updated: Sequence[Any],
-    peaks: Sequence[Mapping[str, int]],
+    peaks: Mapping[int, Mapping[str, int]],
     phases: Mapping[str, float],
     more: Mapping[str, float],
+    digest: Digest | None = None,
 ) -> StepEvent:
-    """What is told of a step. peaks: bytes of each device's ledger. phases: their seconds. more: metrics."""
+    """What is told of a step. peaks: bytes of each device's ledger, by its number. phases: their seconds.
+    more: metrics."""
     spec = job.spec
-    ages = sum((report.rows_by_age for report in updated), Counter[int]())
+    ages = _summed(report.rows_by_age for report in updated)
     metrics: dict[str, float | None] = {
         **_rewards(rewarded),
         **(_responses(generated, seconds) if generated else _pairs_read(updated, seconds)),
@@ -153,10 +164,11 @@ def step_metrics(
         **(_staleness(ages) if off_policy(spec) else {}),
         **_tools([report.tools for report in generated if report.tools], generated),
         **_games([report.games for report in generated if report.games], generated),
+        **_agents([report.agents for report in generated if report.agents], generated),
         **(_partial_rollout(generated, updated, more) if spec.flow.partial_rollout else {}),
         **{
             f"memory/peak_bytes/{device}": float(report["total"])
-            for device, report in enumerate(peaks)
+            for device, report in peaks.items()
         },
         **more,
     }
@@ -168,7 +180,25 @@ def step_metrics(
         passes=_passes([report.passes for report in updated]),
         samples=[group for report in rewarded for group in report.shown][:3],
         phases={**phases},
+        prompt_rewards=_prompt_rewards(spec, rewarded),
+        digest=digest,
     )
+
+
+def _prompt_rewards(spec: ResolvedSpec, rewarded: Sequence[Any]) -> list[float | None] | None:
+    """None where other samples are scored than those of the batch."""
+    if spec.flow.partial_rollout or getattr(spec.algorithm.params, "dynamic_sampling", None):
+        return None
+    return [*_by_prompt(rewarded, "totals").values()] or None
+
+
+def _by_prompt(rewarded: Sequence[Any], values: str) -> dict[int, float]:
+    """Means over each prompt's samples, in the order of the prompts' numbers."""
+    found: dict[int, list[float]] = {}
+    for report in rewarded:
+        for prompt, value in zip(report.prompts, getattr(report, values), strict=True):
+            found.setdefault(prompt, []).append(value)
+    return {prompt: sum(found[prompt]) / len(found[prompt]) for prompt in sorted(found)}
 
 
 def reshard_event(step: int, devices: Sequence[ReshardFigures]) -> ReshardEvent:
@@ -180,6 +210,7 @@ def reshard_event(step: int, devices: Sequence[ReshardFigures]) -> ReshardEvent:
         step=step,
         seconds=max(device.seconds for device in devices),
         received_bytes=sum(device.received_bytes for device in devices),
+        delta_bytes=_deltas(devices),
         released_bytes=sum(device.released_bytes for device in devices),
         kept_bytes=sum(device.kept_bytes for device in devices),
         peak_bytes=fullest.peak_bytes,
@@ -208,6 +239,7 @@ def in_flight_event(step: int, devices: Sequence[InFlightFigures]) -> InFlightEv
         received_seconds=slowest.received_seconds,
         hidden_seconds=slowest.hidden_seconds,
         received_bytes=sum(device.received_bytes for device in devices),
+        delta_bytes=_deltas(devices),
         tokens=sum(device.tokens for device in devices),
         switch_seconds=max(device.switch_seconds for device in devices),
         check_seconds=max(device.check_seconds for device in devices),
@@ -215,6 +247,24 @@ def in_flight_event(step: int, devices: Sequence[InFlightFigures]) -> InFlightEv
         checks=sum(device.checks for device in devices),
         devices=len(devices),
         generating=sum(device.generating for device in devices),
+    )
+
+
+def _deltas(devices: Sequence[ReshardFigures] | Sequence[InFlightFigures]) -> int | None:
+    """Of all that got any."""
+    found = [device.delta_bytes for device in devices if device.received_bytes]
+    return None if None in found or not found else sum(size for size in found if size is not None)
+
+
+def large_deltas(event: ReshardEvent | InFlightEvent) -> str:
+    """What is told of deltas that are larger than they are kept for; empty where they are not."""
+    came, whole = event.delta_bytes, event.received_bytes
+    if came is None or not whole or came <= DELTA_SHARE * whole:
+        return ""
+    return (
+        f"changes of weights took {came / whole:.0%} of their bytes, above {DELTA_SHARE:.0%} "
+        "(spec.resharding.deltas): a learning rate this high moves more of them; leave deltas out where the "
+        "memory that they keep is wanted"
     )
 
 
@@ -242,11 +292,32 @@ def _responses(generated: Sequence[Any], seconds: float) -> Mapping[str, float]:
     prompt_tokens = sum(report.prompt_tokens for report in generated)
     return {
         "response_length/mean": sum(r.sample_tokens for r in generated) / max(samples, 1),
-        **_lengths(sum((report.lengths for report in generated), Counter[int]())),
+        **_lengths(_summed(report.lengths for report in generated)),
         "response_length/clipped_share": sum(r.clipped for r in generated) / max(samples, 1),
         "tokens_per_second": (prompt_tokens + response_tokens) / seconds,
         "response_tokens_per_second": response_tokens / seconds,
+        **_pictures(generated, seconds),
     }
+
+
+def _pictures(generated: Sequence[Any], seconds: float) -> Mapping[str, float]:
+    """Of jobs that show any."""
+    shown = [report.shown for report in generated if report.shown is not None]
+    if not shown:
+        return {}
+    return {
+        "pictures_per_second": sum(figures.pictures for figures in shown) / seconds,
+        "picture_tokens_per_second": sum(figures.tokens for figures in shown) / seconds,
+    }
+
+
+def _summed(counts: Iterable[Counter[int]]) -> Counter[int]:
+    """In time of their sizes: a sum of counters copies what it has with each one, of which there are
+    thousands."""
+    total = Counter[int]()
+    for each in counts:
+        total.update(each)
+    return total
 
 
 def _lengths(samples: Counter[int]) -> Mapping[str, float]:
@@ -309,6 +380,25 @@ def _games(figures: Sequence[GameFigures], generated: Sequence[Any]) -> Mapping[
     }
 
 
+def _agents(figures: Sequence[AgentFigures], generated: Sequence[Any]) -> Mapping[str, float]:
+    """Of a job with an agent."""
+    if not figures:
+        return {}
+    samples = max(sum(report.samples for report in generated), 1)
+    drawn = sum(report.sample_tokens for report in generated)
+    left_out = sum(f.left_out for f in figures)
+    return {
+        "response_length/with_messages": (drawn + sum(f.tokens for f in figures)) / samples,
+        "turns/mean": sum(f.turns for f in figures) / samples,
+        "turns/cut_share": sum(f.cut for f in figures) / samples,
+        "agent/requests": sum(f.requests for f in figures) / samples,
+        "agent/left_out_share": left_out / max(drawn + left_out, 1),
+        "agent/error_share": sum(f.errors for f in figures) / samples,
+        "agent/seconds": sum(f.seconds for f in figures) / samples,
+        "agent/idle_seconds": max(f.idle_seconds for f in figures),
+    }
+
+
 def _pairs_read(updated: Sequence[Any], seconds: float) -> Mapping[str, float]:
     return {"tokens_per_second": sum(report.tokens for report in updated) / seconds}
 
@@ -324,7 +414,7 @@ def _partial_rollout(
     """What goes on is of the last round, where dynamic sampling takes several."""
     rounds = int(more.get("dynamic_sampling/rounds", 1))
     last = generated[len(generated) - len(generated) // max(rounds, 1) :]
-    tokens = sum((report.lineage.tokens_by_age for report in updated), Counter[int]())
+    tokens = _summed(report.lineage.tokens_by_age for report in updated)
     rows = sum(report.rows_by_age.total() for report in updated)
     return {
         "staleness/tokens": sum(age * n for age, n in tokens.items()) / max(tokens.total(), 1),

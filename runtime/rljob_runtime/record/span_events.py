@@ -15,13 +15,16 @@ def write_spans(
     stage: str,
     step: int,
     spans: Sequence[Span | None],
+    devices: Sequence[int],
     held_out: bool,
 ) -> float | None:
     """Write one `phase` event a worker; returns the slowest's seconds, None where none ran.
 
-    spans: by worker, None for those that did not run the stage.
+    spans: by worker, None for those that did not run the stage. devices: the workers' numbers, where they
+    are devices.
     """
-    known = [(worker, span) for worker, span in enumerate(spans) if span is not None]
+    workers = devices or range(len(spans))
+    known = [(n, span) for n, span in zip(workers, spans, strict=False) if span is not None]
     for worker, span in known:
         role, device = _place(stage, worker, job)
         log.write(
@@ -40,12 +43,11 @@ def write_spans(
 
 
 def _place(stage: str, worker: int, job: ResolvedJob) -> tuple[str, int]:
-    """Role of the worker, and its number among those of the role."""
+    """Role of the worker, and its number among those of the role. worker: number of the device, where it is
+    one."""
     if stage == "reward":
         return "reward", worker
     if job.spec.placement.mode == "colocated":
         return "device", worker
-    if stage != "sync":
-        return "rollout" if stage == "generate" else "update", worker
     updating = job.spec.roles.update  # those come first
     return ("update", worker) if worker < updating else ("rollout", worker - updating)

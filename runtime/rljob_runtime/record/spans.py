@@ -6,21 +6,49 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from rljob_runtime.devices.own_time import Passes
+
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnWork:
+    """What a device did by itself. seconds: without what it waited for others, their rows or collectives.
+    passes: one after the other over the tokens; of generation, the tokens of the longest response."""
+
+    seconds: float
+    tokens: int
+    passes: int
+
+    @classmethod
+    def of(cls, passes: Passes) -> "OwnWork | None":
+        """None where none was timed."""
+        if not passes.count:
+            return None
+        return cls(seconds=passes.seconds(), tokens=passes.tokens, passes=passes.count)
+
+    def __add__(self, other: "OwnWork") -> "OwnWork":
+        return OwnWork(
+            seconds=self.seconds + other.seconds,
+            tokens=self.tokens + other.tokens,
+            passes=self.passes + other.passes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Unix seconds. waited: of them, in which the worker had no samples to work on."""
+    """Unix seconds. waited: of them, in which the worker had no samples to work on. own: of its device, where
+    that can be told from what others do."""
 
     start: float
     end: float
     waited: float = 0.0
+    own: OwnWork | None = None
 
     @classmethod
-    def since(cls, start: float) -> "Span":
+    def since(cls, start: float, own: OwnWork | None = None, *, waited: float = 0.0) -> "Span":
         """From `start` until now."""
-        return cls(start=start, end=time.time())
+        return cls(start=start, end=time.time(), waited=waited, own=own)
 
     @property
     def seconds(self) -> float:
@@ -83,8 +111,8 @@ class Work:
             self.begin()
             yield part
 
-    def span(self) -> Span:
+    def span(self, own: OwnWork | None = None) -> Span:
         """Until now."""
         now = time.time()
         start = now if self._start is None else self._start
-        return Span(start=start, end=now, waited=self._waiting.seconds())
+        return Span(start=start, end=now, waited=self._waiting.seconds(), own=own)

@@ -18,11 +18,14 @@ from rljob_runtime.record.event_types import (
     HangEvent,
     InFlightEvent,
     PhaseEvent,
+    RecoveryEvent,
+    ReplicasEvent,
     ReshardEvent,
     ResizeEvent,
     RewardErrorEvent,
     RunStartedEvent,
     StepEvent,
+    StragglerEvent,
     WarningEvent,
 )
 from rljob_runtime.record.hang_files import ASKED
@@ -38,7 +41,7 @@ PEAK_OF = "memory/peak_bytes/"
 REWARD_OF = "reward/"
 NO_REWARDS = ("reward/errors",)
 """Metrics that look like a reward's and are none."""
-FROM_ZERO = (f.STEPS, f.STEP_SECONDS, f.WARNINGS, f.HANGS)
+FROM_ZERO = (f.STEPS, f.STEP_SECONDS, f.WARNINGS, f.HANGS, f.RECOVERY_SECONDS, f.SLOW)
 OF_LAST_STEP = (*f.STEP_METRICS.values(), f.REWARD, f.MEMORY_PEAK, f.STEP_METRIC)
 DROP_REASONS = ("lost", "stale")
 IN_FLIGHT_PARTS = {
@@ -72,6 +75,7 @@ class RunFigures:
 
     _samples: Samples = field(default_factory=lambda: Samples(bounds=AGE_BOUNDS))
     _busy: BusySeconds = field(default_factory=BusySeconds)
+    _slow: dict[tuple[str, ...], set[int]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def on_event(self, event: Event) -> None:
@@ -96,6 +100,9 @@ class RunFigures:
                 case ResizeEvent():
                     self._samples.add(f.DEVICES, event.to - event.from_)
                     self._busy.resize(event.time)
+                case ReplicasEvent():
+                    self._samples.set(f.REPLICAS["live"], event.live)
+                    self._samples.set(f.REPLICAS["wanted"], event.wanted)
                 case _:
                     self._take_trouble(event)
 
@@ -121,6 +128,11 @@ class RunFigures:
         samples.set(f.STEP_TIME, event.time)
         for family in FROM_ZERO:
             samples.add(family, 0)
+        devices = ("device",) if event.placement == "colocated" else ("update", "rollout")
+        for role in (*devices, "feeder", "reward", "driver"):
+            samples.add(f.RECOVERIES, 0, role=role)
+        for state in ("generate", "update"):
+            samples.add(f.STRAGGLERS, 0, state=state)
         for reason in DROP_REASONS:
             samples.add(f.DROPPED, 0, reason=reason)
 
@@ -162,7 +174,7 @@ class RunFigures:
                 self._samples.set(family, getattr(told, name), suite=suite)
 
     def _take_trouble(self, event: Event) -> None:
-        """Alarms, warnings, hangs, errors of rewards; and the checkpoint that one goes on from."""
+        """Alarms, warnings, hangs, deaths, errors of rewards; and the checkpoint that one goes on from."""
         samples = self._samples
         match event:
             case AlarmEvent(alarm=alarm):
@@ -170,6 +182,8 @@ class RunFigures:
                 samples.set(f.ALARM, int(raised), alarm=alarm)
                 samples.add(f.ALARMS, int(raised), alarm=alarm)
                 samples.add(f.ROLLBACKS, int(event.rolled_back_to is not None), alarm=alarm)
+            case StragglerEvent():
+                self._take_straggler(event)
             case RewardErrorEvent():
                 samples.add(f.REWARD_ERRORS, event.count, reward=event.reward)
             case WarningEvent():
@@ -178,6 +192,18 @@ class RunFigures:
                 samples.add(f.HANGS, int(event.stage != ASKED))
             case CheckpointEvent():
                 samples.set(f.CHECKPOINT, event.step)
+            case RecoveryEvent():
+                for role in (*event.roles, *(name.partition("-")[0] for name in event.others)):
+                    samples.add(f.RECOVERIES, 1, role=role)
+                samples.add(f.RECOVERY_SECONDS, event.seconds)
+
+    def _take_straggler(self, event: StragglerEvent) -> None:
+        key = (event.state, *map(str, event.devices))
+        self._slow.pop(key, None)
+        if event.status == "slow":
+            self._slow[key] = {*event.devices}
+            self._samples.add(f.STRAGGLERS, 1, state=event.state)
+        self._samples.set(f.SLOW, len({device for unit in self._slow.values() for device in unit}))
 
     def _take_dock(self, event: DockEvent) -> None:
         samples = self._samples

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rljob_runtime.rollout.agents.agent_turns import AgentTurns
 from rljob_runtime.rollout.model_share import ModelShare
 from rljob_runtime.rollout.rollout_engine import Generated, Sampling
 from rljob_runtime.rollout.sampling import uniforms
@@ -32,7 +33,7 @@ class Generation:
     sampling: Sampling
     eos: Tensor
     count: Callable[[int], None]
-    turns: Turns | None = None
+    turns: Turns | AgentTurns | None = None
 
     def run(self, version: Callable[[], int]) -> Iterator[list[Generated]]:
         """Samples as they end, several at a time. version: of the weights, which may change while it is asked
@@ -80,6 +81,8 @@ class Generation:
             reach = slots.reach()
             logits_BV = self.share.model.decode(slots.last_S[running], slots.kept, reach)
             slots.advance()
+            if self.share.model.keeps_routes:
+                slots.append_routes(self.share.model.routes())
             finished += self._advance(running, logits_BV)
         return finished
 
@@ -122,7 +125,7 @@ class Generation:
 
     def _generated(self, row: int, stopped: bool) -> Generated:
         token_ids, logprobs = self.slots.response(row)
-        seat = self.slots.seats[row]
+        seat, routes = self.slots.seats[row], self.slots.routes(row, len(token_ids))
         return Generated(
             uid=seat.uid,
             token_ids=token_ids,
@@ -130,4 +133,5 @@ class Generation:
             finish=seat.group.finish(stopped, len(token_ids), self.sampling),
             version=seat.version,
             switches=seat.switches,
+            routes=b"" if routes is None else self.share.pack_routes(routes),
         )

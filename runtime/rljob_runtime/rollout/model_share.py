@@ -3,7 +3,7 @@
 Called by `rollout_torch`. Here is the form of one rank; `rank_share` has that of several.
 """
 
-# B sequences, V vocabulary of the share
+# B sequences, V vocabulary of the share, U tokens, M layers with experts, K experts of a token
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,9 +17,12 @@ from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.fused.fused_decoder import FusedDecoder
 from rljob_runtime.models.fused.fused_weights import New, Weights, floats
 from rljob_runtime.models.fused.part import NoJoins, whole_part
+from rljob_runtime.models.routes import pack_routes
+from rljob_runtime.models.tower import Towers
 from rljob_runtime.models.weights import load_weights, weights_checksum
 from rljob_runtime.rollout.rollout_engine import Sampling
 from rljob_runtime.rollout.sampling import draw
+from rljob_runtime.rollout.sight import Sight, make_sight
 
 
 class ModelShare(Protocol):
@@ -29,6 +32,8 @@ class ModelShare(Protocol):
     views: dict[str, Weights]
     shapes: dict[str, torch.Size]
     """Of the whole model's weights by Hugging Face name."""
+    sight: Sight | None
+    """Of prompts with pictures, for a model that is shown any."""
 
     def load(self, path: Path) -> None:
         """Fill the views from a directory. Raises as `load_weights`."""
@@ -52,13 +57,30 @@ class ModelShare(Protocol):
         """Of these tokens at temperature 1, [B] float."""
         ...
 
+    def pack_routes(self, routes_UMK: Tensor) -> bytes:
+        """A sample's in all layers that have experts. routes_UMK: in those of this process."""
+        ...
+
 
 class WholeModel:
-    """A `ModelShare`. new, max_length: as in `FusedDecoder`."""
+    """A `ModelShare`. new, max_length, keeps_routes: as in `FusedDecoder`. pictures: whether prompts show
+    any. towers: as `make_sight` has them."""
 
-    def __init__(self, path: Path, *, new: New, max_length: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        new: New,
+        max_length: int,
+        pictures: bool = False,
+        towers: Towers | None = None,
+        keeps_routes: bool = False,
+    ) -> None:
         part = whole_part(read_architecture(read_config(path)))
-        self.model = FusedDecoder(part, NoJoins(), new, max_length=max_length)
+        self.sight = make_sight(path, part, new, towers) if pictures else None
+        self.model = FusedDecoder(
+            part, NoJoins(), new, max_length=max_length, keeps_routes=keeps_routes
+        )
         self.views = self.model.hf_views()
         self.shapes = {name: view.shape for name, view in self.views.items()}
 
@@ -84,3 +106,7 @@ class WholeModel:
     def logprobs(self, logits_BV: Tensor, tokens_B: Tensor) -> Tensor:
         """See ModelShare."""
         return logits_BV.log_softmax(-1).gather(1, tokens_B[:, None])[:, 0]
+
+    def pack_routes(self, routes_UMK: Tensor) -> bytes:
+        """See ModelShare."""
+        return pack_routes(routes_UMK)

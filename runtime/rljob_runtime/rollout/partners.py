@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from torch.distributed import ProcessGroup
 
+from rljob_runtime.rollout.agents.agent_turns import AgentDesk, AgentTurns
 from rljob_runtime.rollout.game_turns import GameTurns
 from rljob_runtime.rollout.rollout_engine import PlayedGame, Sampling
 from rljob_runtime.rollout.tool_turns import ToolTurns
@@ -13,9 +14,14 @@ from rljob_runtime.task.environments.environment import GameSeed, Moved
 from rljob_runtime.task.tools.answers import Answer
 
 
-def begin_turns(sampling: Sampling, replica: ProcessGroup | None = None) -> Turns | None:
-    """Of samples with tools or games, for a call of `generate`; None where they have one turn. replica: as in
-    `Turns`."""
+def begin_turns(
+    sampling: Sampling, replica: ProcessGroup | None = None
+) -> Turns | AgentTurns | None:
+    """Of samples with tools, games or agents, for a call of `generate`; None where they have one turn.
+    replica: as in `Turns`."""
+    if sampling.agents is not None:
+        assert isinstance(sampling.agents, AgentDesk), "other agents are none of the job's"
+        return AgentTurns(sampling.agents)
     if sampling.tools is not None:
         return Turns(ToolTurns(sampling.tools, sampling), sampling, replica)
     if sampling.games is not None:

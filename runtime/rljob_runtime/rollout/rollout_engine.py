@@ -14,8 +14,11 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from rljob_api.topology.resolved import ResolvedSpec
+from rljob_plan.resharding.boxes import Piece
 from rljob_runtime.devices.memory_ledger import MemoryLedger
+from rljob_runtime.models.tower import Towers
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
+from rljob_runtime.samples.pictures import Picture
 from rljob_runtime.task.environments.conversation import Conversation
 from rljob_runtime.task.environments.environment import GameSeed, Moved, Outcome
 from rljob_runtime.task.tools.answers import Answer, ToolCall
@@ -78,6 +81,28 @@ class Idle:
         return seconds
 
 
+@dataclass(slots=True, kw_only=True)
+class AgentTally:
+    """Of sessions that have ended. requests: turns that were drawn for them; left_out: tokens of these
+    that are not trained on."""
+
+    requests: int = 0
+    left_out: int = 0
+
+
+class AgentPlayers(Protocol):
+    """Agents that play samples: an `AgentDesk`."""
+
+    @property
+    def idle(self) -> Idle:
+        """Seconds in which the engine waited for them alone."""
+        ...
+
+    def take_tally(self) -> AgentTally:
+        """Of the sessions since the last call."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSettings:
     """The tools that samples may call. most_turns: of a sample."""
@@ -104,7 +129,8 @@ class Sampling:
 
     max_response_length: of the whole response, tokens that are there already among them. stopped:
     called with the ids of the response, or of its last turn, after each token when given; True ends the
-    response or the turn. tools, games: None where samples have one turn; engines of packages have none.
+    response or the turn. tools, games, agents: None where samples have one turn; engines of packages have
+    none.
     """
 
     temperature: float
@@ -116,11 +142,12 @@ class Sampling:
     stopped: Callable[[list[int]], bool] | None = None
     tools: ToolSettings | None = None
     games: GameSettings | None = None
+    agents: "AgentPlayers | None" = None
 
     @property
     def has_turns(self) -> bool:
         """Whether a sample may come back with a prefix of its own."""
-        return self.tools is not None or self.games is not None
+        return self.tools is not None or self.games is not None or self.agents is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +158,9 @@ class PromptGroup:
     the policy drew; empty where it drew all. ends: where among them its turns ended; turn: where the present
     one begins, behind what was put there. budget: most tokens that each makes now, with those that are put;
     None: as many as the longest response has room for. game: of which the prompt is the first observation;
-    outcome: of its moves so far, None before the first.
+    outcome: of its moves so far, None before the first. task: of an agent's session, as JSON. pictures: that
+    the prompt shows, in order; begun_pictures: that were put into what has begun. routed: first tokens of the
+    prefix whose routes are known.
     """
 
     group: str
@@ -145,18 +174,32 @@ class PromptGroup:
     budget: int | None = None
     game: GameSeed | None = None
     outcome: Outcome | None = None
+    task: str = ""
+    pictures: list[Picture] = field(default_factory=list)
+    begun_pictures: list[Picture] = field(default_factory=list)
+    routed: int = 0
+
+    @property
+    def drawn_of_begun(self) -> list[bool]:
+        """Which tokens of what has begun the policy drew."""
+        return self.drawn or [True] * len(self.begun)
+
+    @property
+    def all_pictures(self) -> list[Picture]:
+        """Of the prefix."""
+        return [*self.pictures, *self.begun_pictures]
 
     @property
     def prefix(self) -> list[int]:
         """What a sample's next token follows."""
         return self.token_ids + self.begun
 
-    def behind(self, begun: list[int]) -> "PromptGroup":
+    def behind(self, begun: list[int], *, routed: int = 0) -> "PromptGroup":
         """The group with a turn of its own behind these tokens."""
         budget = self.budget
         if budget is not None:
             budget -= len(begun) - len(self.begun)
-        return replace(self, begun=list(begun), turn=len(begun), budget=budget)
+        return replace(self, begun=list(begun), turn=len(begun), budget=budget, routed=routed)
 
     def limit(self, sampling: Sampling) -> int:
         """Most tokens that each sample makes now, at least 1."""
@@ -181,7 +224,9 @@ class Generated:
     top-p and top-k cut it. version: version of the weights that drew the first of them. switches: (drawn
     tokens before it, version) of each switch to other weights since then, in order. turns: of the policy
     that ended among these; ends: where in the whole response they, and those before, ended. calls: of tools
-    among these, in order. outcome: of its game so far, whose `seconds` are of moves among these.
+    among these, in order. outcome: of its game so far, whose `seconds` are of moves among these. routes: of
+    its tokens from those on that the group has `routed`, but for the last one, as `models.routes` packs them;
+    empty where the engine keeps none.
     """
 
     uid: str
@@ -195,6 +240,7 @@ class Generated:
     ends: list[int] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     outcome: Outcome | None = None
+    routes: bytes = b""
 
     @property
     def versions(self) -> list[int]:
@@ -277,6 +323,19 @@ class SlicedEngine(RolloutEngine, Protocol):
 
 
 @runtime_checkable
+class TakingEngine(RolloutEngine, Protocol):
+    """A rollout engine that keeps weights in a form of its own, and takes slices of them as they come."""
+
+    def take_slices(self, slices: Iterable[tuple[Piece, Tensor]], *, version: int) -> None:
+        """Replace all weights by what this device holds of them, gone through once, to its end."""
+        ...
+
+    def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """As a `SwitchingEngine`'s."""
+        ...
+
+
+@runtime_checkable
 class SleepingEngine(RolloutEngine, Protocol):
     """A rollout engine whose `sleep` may free its weights, too."""
 
@@ -293,7 +352,8 @@ class RolloutSetup:
     model: Hugging Face directory of the first weights, version 0. dtype: of the
     weights. max_length: of the longest prompt and response together. ledger: the device's memory.
     groups: of the devices that share the model; None where this one has all of it. beside: directories of
-    other models on this device, by name.
+    other models on this device, by name. device: of torch. towers: of this device, where prompts show
+    pictures.
     """
 
     spec: ResolvedSpec
@@ -303,6 +363,8 @@ class RolloutSetup:
     ledger: MemoryLedger
     groups: RolloutGroups | None = None
     beside: Mapping[str, Path] = field(default_factory=dict)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    towers: Towers | None = None
 
     @property
     def params(self) -> Mapping[str, JsonValue]:

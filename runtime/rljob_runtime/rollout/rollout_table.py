@@ -14,10 +14,12 @@ from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import check_members, load, rollout_use
 from rljob_runtime.models.config import read_config
+from rljob_runtime.models.tower import Towers
 from rljob_runtime.rollout.rollout_engine import RolloutEngine, RolloutSetup
 from rljob_runtime.rollout.rollout_grid import Purpose
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
 
+HOST = torch.device("cpu")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -28,11 +30,13 @@ def make_rollout(
     ledger: MemoryLedger,
     groups: RolloutGroups | None = None,
     beside: Mapping[str, Path] | None = None,
+    device: torch.device = HOST,
+    towers: Towers | None = None,
 ) -> RolloutEngine:
     """The engine `spec.rollout.engine` with the weights of `model`, or its part of them.
 
-    beside: directories of other models on this device, by name. Raises ConfigError where
-    the engine is not installed or cannot run the model, DeviceMemoryError.
+    beside: directories of other models on this device, by name. towers: of prompts with pictures. Raises
+    ConfigError where the engine is not installed or cannot run the model, DeviceMemoryError.
     """
     setup = RolloutSetup(
         spec=spec,
@@ -42,6 +46,8 @@ def make_rollout(
         ledger=ledger,
         groups=groups,
         beside=beside or {},
+        device=device,
+        towers=towers,
     )
     return ENGINES.get(spec.rollout.engine, make_extension)(setup)
 
@@ -56,12 +62,17 @@ def make_torch(setup: RolloutSetup) -> RolloutEngine:
         max_sequences=setup.spec.rollout.max_sequences,
         max_length=setup.max_length,
         cache_tokens=planned_cache_tokens(setup),
+        device=str(setup.device),
         ledger=setup.ledger,
         groups=setup.groups,
         quantization=setup.spec.rollout.quantization,
+        pictures=setup.spec.model.vision is not None,
+        towers=setup.towers,
+        keeps_routes=setup.spec.update.router_replay,
     )
     if setup.spec.has_turns and not isinstance(engine, TorchRollout):
         path = "spec.rollout.tools" if setup.spec.rollout.tools else "spec.data.environment"
+        path = "spec.rollout.agent" if setup.spec.rollout.agent is not None else path
         raise ConfigError(
             f"{path}: transformers computes the model of {setup.model}, and takes nothing that was not drawn "
             "into what it generates; use a model of docs/models.md, or leave it out"
@@ -84,6 +95,8 @@ def make_vllm(setup: RolloutSetup) -> RolloutEngine:
         tensor=rollout.parallelism.tensor,
         replica=setup.groups[Purpose.REPLICA] if setup.groups is not None else None,
         int8=rollout.quantization == "int8",
+        pictures=setup.spec.model.vision is not None,
+        towers=setup.towers,
         kv_cache_bytes=parse_quantity(rollout.kv_cache_memory) if rollout.kv_cache_memory else None,
     )
 
@@ -99,7 +112,7 @@ def planned_cache_tokens(setup: RolloutSetup) -> int | None:
     if shape is not None:
         found = {name: _shape(path) for name, path in setup.beside.items()}
         others = {name: other for name, other in found.items() if other is not None}
-        return plan_memory(setup.spec, shape, others).kv_cache.tokens
+        return plan_memory(setup.spec, shape.shown(setup.spec.model), others).kv_cache.tokens
     if setup.spec.rollout.kv_cache_memory is not None:
         raise ConfigError(
             f"spec.rollout.kvCacheMemory is for models whose shape is known, which that of {setup.model} "

@@ -16,6 +16,7 @@ from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.config import UnsupportedArchitecture
 from rljob_runtime.models.fused.fused_weights import New, floats, tensors_in
+from rljob_runtime.models.tower import Towers
 from rljob_runtime.models.weight_stream import checked
 from rljob_runtime.models.weights import WeightsDigest, stored_weights, weights_checksum
 from rljob_runtime.rollout.cache_layout import choose_layout, layer_items, new_cache
@@ -44,12 +45,17 @@ def make_torch_rollout(
     ledger: MemoryLedger | None = None,
     groups: RolloutGroups | None = None,
     quantization: Quantization = "none",
+    pictures: bool = False,
+    towers: Towers | None = None,
+    keeps_routes: bool = False,
 ) -> RolloutEngine:
     """An engine for the directory's model: `TorchRollout`, or `TransformersRollout` for other models.
 
     max_sequences: most that are generated at the same time. max_length: prompt and response, in tokens.
     cache_tokens: that the KV cache has room for; None for max_sequences of max_length. groups: of the ranks
-    that share the model; None for one rank. quantization: of the layers' matrices. Raises ConfigError and
+    that share the model; None for one rank. quantization: of the layers' matrices. pictures: whether prompts
+    show any. towers: of the device. keeps_routes: of a model with experts, whether samples come with the
+    experts of their tokens. Raises ConfigError and
     WeightsError as `load_policy` does, and ConfigError for degrees that the model cannot have and for a
     cache without room for one longest sequence.
     """
@@ -64,9 +70,22 @@ def make_torch_rollout(
             ledger=ledger,
             groups=groups,
             quantization=quantization,
+            pictures=pictures,
+            towers=towers,
+            keeps_routes=keeps_routes,
         )
     except UnsupportedArchitecture as error:
         _check_transformers(path, error, groups, quantization)
+        if keeps_routes:
+            raise ConfigError(
+                f"spec.update.routerReplay: transformers computes the model of {path} ({error}), and tells "
+                "no routes; use a model of docs/models.md with experts, or leave it out"
+            ) from error
+        if pictures:
+            raise ConfigError(
+                f"spec.model.vision: transformers computes the model of {path} ({error}), and is shown no "
+                "pictures here; use a model of docs/vision.md, or leave it out"
+            ) from error
         from rljob_runtime.rollout.rollout_transformers import TransformersRollout
 
         if cache_tokens is not None:
@@ -103,10 +122,10 @@ def _check_cache(tokens: int, max_length: int) -> None:
 class TorchRollout:
     """A `RolloutEngine` for the families of `models.families`.
 
-    Arguments as in `make_torch_rollout`. Raises UnsupportedArchitecture for other models. Where ranks
-    share a model, they call everything but `sleep` and `wake` together: `generate` with the same groups
-    and sampling, its samples taken to the end; models that share experts call it equally often, each with
-    groups of its own, maybe none.
+    Arguments as in `make_torch_rollout`; pictures: whether prompts show any. Raises UnsupportedArchitecture
+    for other models. Where ranks share a model, they call everything but `sleep` and `wake` together:
+    `generate` with the same groups and sampling, its samples taken to the end; models that share experts
+    call it equally often, each with groups of its own, maybe none.
     """
 
     def __init__(
@@ -121,6 +140,9 @@ class TorchRollout:
         ledger: MemoryLedger | None = None,
         groups: RolloutGroups | None = None,
         quantization: Quantization = "none",
+        pictures: bool = False,
+        towers: Towers | None = None,
+        keeps_routes: bool = False,
     ) -> None:
         self.version = self.drawn = 0
         self.between: Callable[[], None] | None = None
@@ -132,12 +154,28 @@ class TorchRollout:
         self._replica = groups[Purpose.REPLICA] if groups is not None else None
         new = New(dtype=dtype, device=device, int8=quantization == "int8")
         self._share: ModelShare = (
-            WholeModel(path, new=new, max_length=max_length)
+            WholeModel(
+                path,
+                new=new,
+                max_length=max_length,
+                pictures=pictures,
+                towers=towers,
+                keeps_routes=keeps_routes,
+            )
             if groups is None
-            else RankShare(path, groups, new=new, max_length=max_length)
+            else RankShare(
+                path,
+                groups,
+                new=new,
+                max_length=max_length,
+                pictures=pictures,
+                towers=towers,
+                keeps_routes=keeps_routes,
+            )
         )
         if ledger is not None:
-            ledger.track(MemoryKind.ROLLOUT_WEIGHTS, tensors_in(self._share.views.values()))
+            held = [*tensors_in(self._share.views.values()), *self._tower.values()]
+            ledger.track(MemoryKind.ROLLOUT_WEIGHTS, held)
         self._share.load(path)
         self._rounded = new.int8
         self._taken: str | None = None
@@ -157,6 +195,10 @@ class TorchRollout:
         """
         assert self._cache is not None, "wake the engine before it generates"
         check_lengths(groups, sampling, self._length)
+        if self._share.sight is None:
+            assert not any(group.all_pictures for group in groups), (
+                "the engine was made without pictures"
+            )
         if groups:
             generation = self._begin(self._cache, groups, sampling)
             yield from generation.run(self._version_now)
@@ -182,14 +224,16 @@ class TorchRollout:
         )
         kept = layout.views(cache, sizes)
         prompts = RowPrompts(kept) if layout.in_rows else SharedPrompts(kept)
+        turns = begin_turns(sampling, self._replica)
+        begun = groups if turns is None else turns.begin(groups)
         return Generation(
             share=self._share,
             slots=Slots(kept, prompts, sampling),
-            waiting=Waiting(self._share.model, groups, self._device),
+            waiting=Waiting(self._share.model, begun, self._device, self._share.sight),
             sampling=sampling,
             eos=torch.tensor(sampling.eos_ids, dtype=torch.int64, device=self._device),
             count=self._count,
-            turns=begin_turns(sampling, self._replica),
+            turns=turns,
         )
 
     def _count(self, tokens: int) -> None:
@@ -219,12 +263,22 @@ class TorchRollout:
         return self._share.shapes
 
     def slices(self) -> dict[str, Tensor]:
-        """The weights that this process holds by Hugging Face name, the live tensors; none in 8 bits."""
-        return dict(floats(self._share.views))
+        """The weights that this process holds by Hugging Face name, the live tensors, those of a vision tower
+        that is trained among them; none in 8 bits."""
+        return dict(floats(self._share.views)) | self._tower
+
+    @property
+    def _tower(self) -> dict[str, Tensor]:
+        return self._share.sight.weights if self._share.sight is not None else {}
 
     def filled(self, version: int) -> None:
         """Somebody else has filled all `slices`."""
+        self._forget()
         self.version = version
+
+    def _forget(self) -> None:
+        if self._share.sight is not None:
+            self._share.sight.forget()
 
     def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probs at temperature 1 of each sequence's tokens from the second on, natural log. All
@@ -248,8 +302,9 @@ class TorchRollout:
         return self._taken
 
     def sleep(self) -> None:
-        """Free the KV cache."""
+        """Free the KV cache, and what a tower keeps whose weights leave with the others."""
         self._cache = None
+        self._forget()
 
     def wake(self) -> None:
         """Make the KV cache again. Raises DeviceMemoryError if it does not fit."""

@@ -1,16 +1,18 @@
 """Rollout with vLLM, in this process: token ids in and out, weights replaced by its public API.
 
-Made by the device worker for `rollout.engine: vllm`. What is vLLM's own stays in this file and in
-`vllm_start`. vLLM packs weights for its kernels, so the bytes that it holds cannot be compared; a sync
-is verified by the log-probs of `sync_probe` instead. Runs do not repeat bitwise: a token's log-prob depends
-on what else is in the batch.
+Made by the device worker for `rollout.engine: vllm`. What is vLLM's own stays in this file, `vllm_start` and
+`vllm_sight`. vLLM packs weights for its kernels, so the bytes that it holds cannot be compared; a sync is
+verified by the log-probs of `sync_probe` instead. Runs do not repeat bitwise: a token's log-prob depends on
+what else is in the batch.
 
-A sample of several turns is a request a turn, whose prefix vLLM finds in its cache.
+A sample of several turns is a request a turn, whose prefix vLLM finds in its cache. A tower is not vLLM's:
+its weights, where it is trained, are taken as they come.
 
 A trap: on CPU vLLM packs the head apart from the embedding but reloads only the embedding where the
 two are tied, so it is told that they are not, and gets the tensor under both names.
 """
 
+import collections
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +22,15 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from rljob_api.model.vision import language_part
+from rljob_plan.resharding.boxes import Piece
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.tensor_files import HEAD
-from rljob_runtime.models.weights import check_weights, read_weights
+from rljob_runtime.models.tower import Towers
+from rljob_runtime.models.vision.names import module_name
+from rljob_runtime.models.weight_stream import checked
+from rljob_runtime.models.weights import read_weights
+from rljob_runtime.rollout.agents.agent_turns import AgentTurns
 from rljob_runtime.rollout.partners import begin_turns
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.rollout.turns import Turns
@@ -31,11 +39,14 @@ from rljob_runtime.rollout.vllm_limits import (
     refuse_long,
     refuse_sampling,
 )
-from rljob_runtime.rollout.vllm_start import Start, start_vllm
+from rljob_runtime.rollout.vllm_sight import vllm_sight
+from rljob_runtime.rollout.vllm_slices import as_whole
+from rljob_runtime.rollout.vllm_start import Start, device_type, start_vllm
 from rljob_runtime.samples.seeds import derive_seed
 
 if TYPE_CHECKING:
     from vllm import LLMEngine, RequestOutput, SamplingParams
+    from vllm.inputs import PromptType
 
 EMBEDDING = "model.embed_tokens.weight"
 
@@ -51,8 +62,8 @@ class VllmRollout:
     leaves them. tensor: consecutive ranks of the default process group share the model; they make the
     engine together, and call everything but `sleep` and `wake` together, `generate` with the same groups
     and its samples taken to the end. replica: these ranks, where samples have several turns. int8: its
-    linear layers hold their matrices in 8 bits. Raises ConfigError if vLLM is not installed or cannot run
-    the model.
+    linear layers hold their matrices in 8 bits. pictures: whether prompts show any. towers: of the device.
+    Raises ConfigError if vLLM is not installed or cannot run the model, and for pictures without a tower.
     """
 
     def __init__(
@@ -69,6 +80,8 @@ class VllmRollout:
         tensor: int = 1,
         replica: ProcessGroup | None = None,
         int8: bool = False,
+        pictures: bool = False,
+        towers: Towers | None = None,
     ) -> None:
         self.version = 0
         self._replica = replica
@@ -76,12 +89,22 @@ class VllmRollout:
         self._max_length = max_length
         self._truncates = truncates
         weights = read_weights(path)
+        self._config, device = read_config(path), device_type()
+        self._sight = (
+            vllm_sight(path, dtype=dtype, device=device, towers=towers) if pictures else None
+        )
+        weights |= self._tower
         self._shapes = {name: weight.shape for name, weight in weights.items()}
         if threads is not None:
             torch.set_num_threads(threads)
         if kv_cache_bytes is None:
             kv_cache_bytes = kv_cache_bytes_of(
-                read_config(path), dtype, max_sequences, max_length, tensor=tensor
+                language_part(self._config),
+                dtype,
+                max_sequences,
+                max_length,
+                tensor=tensor,
+                device=device,
             )
         self._engine: LLMEngine = start_vllm(
             Start(
@@ -109,9 +132,13 @@ class VllmRollout:
         """
         refuse_sampling(sampling, self._truncates)
         refuse_long(groups, sampling, self._max_length)
+        if self._sight is None:
+            assert not any(group.all_pictures for group in groups), (
+                "the engine was made without pictures"
+            )
         call = _Call(sampling, begin_turns(sampling, self._replica))
         try:
-            self._ask(call, groups)
+            self._ask(call, groups if call.turns is None else call.turns.begin(groups))
             while call.asked or call.pending:
                 finished: list[Generated] = []
                 if call.turns is not None and call.pending:
@@ -135,29 +162,28 @@ class VllmRollout:
             temperature=0.0, max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False
         )
         for index, sequence in enumerate(sequences):
-            self._add(str(index), sequence, parameters)
+            self._engine.add_request(str(index), _words(sequence), parameters)
         found: dict[str, list[float]] = {}
         while self._engine.has_unfinished_requests():
             for output in self._engine.step():
                 found[output.request_id] = list(output.prompt_logprobs.logprobs)
         return [found[str(index)] for index in range(len(sequences))]
 
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
-        """Replace all weights; names are Hugging Face's. Changes nothing if it raises WeightsError.
+    def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """As `probe`."""
+        return self.probe(sequences)
 
-        weights: any float dtype, each tensor whole; read during the call, not kept.
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        """Replace all weights; names are Hugging Face's. Where it raises, as `checked`, some are replaced.
+
+        weights: any float dtype, each tensor whole; gone through once, and kept until a layer is complete.
         """
-        tensors = {name: tensor.detach() for name, tensor in weights}
-        check_weights(tensors, self._shapes, where=f"version {version}")
-        if self._asleep:
-            self._engine.wake_up(tags=["weights"])
-        if HEAD not in tensors:
-            tensors[HEAD] = tensors[EMBEDDING]
-        self._engine.collective_rpc(
-            "reload_weights", kwargs={"weights_iterator": iter(tensors.items())}
-        )
-        self._engine.reset_prefix_cache()
-        self.version = version
+        self._reload(checked(weights, self._shapes, where=f"version {version}"), version)
+
+    def take_slices(self, slices: Iterable[tuple[Piece, Tensor]], *, version: int) -> None:
+        """As `load_weights`, by this rank's slices alone."""
+        whole = ((piece.tensor.name, as_whole(piece, own)) for piece, own in slices)
+        self._reload(whole, version)
 
     def checksum(self) -> str:
         """Empty: vLLM holds packed weights. `sync_probe` verifies a sync instead."""
@@ -189,16 +215,50 @@ class VllmRollout:
         self._engine.engine_core.shutdown()
         del self._engine
 
-    def _add(self, uid: str, token_ids: Sequence[int], parameters: "SamplingParams") -> None:
-        self._engine.add_request(uid, {"prompt_token_ids": list(token_ids)}, parameters)
+    @property
+    def _tower(self) -> dict[str, Tensor]:
+        return self._sight.weights if self._sight is not None else {}
+
+    def _reload(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """A layer's parameters are made anew when all of its weights are there, and what is half there when
+        they end: vLLM is let to its end, whatever happens on the way to it."""
+        if self._asleep:
+            self._engine.wake_up(tags=["weights"])
+        failed: list[Exception] = []
+        tower = self._tower
+
+        def going_on() -> Iterator[tuple[str, Tensor]]:
+            try:
+                for name, tensor in weights:
+                    if name in tower:
+                        tower[name].copy_(tensor)
+                        continue
+                    yield module_name(name, self._config), tensor
+                    if name == EMBEDDING and HEAD not in self._shapes:
+                        yield HEAD, tensor
+            except Exception as error:  # raised again below
+                failed.append(error)
+
+        arriving = going_on()
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": arriving})
+        collections.deque(arriving, maxlen=0)
+        if failed:
+            raise failed[0]
+        if self._sight is not None:
+            self._sight.forget()
+            self._engine.reset_encoder_cache()
+        self._engine.reset_prefix_cache()
+        self.version = version
 
     def _ask(self, call: "_Call", groups: Iterable[PromptGroup]) -> None:
         """A request for each sample's turn."""
         for group in groups:
+            pictured = self._sight.input_of(group) if self._sight is not None else None
             for uid, seed in zip(group.uids, group.seeds, strict=True):
                 request = f"{uid} {len(group.begun)}"
                 call.asked[request] = _Asked(group=group, uid=uid, seed=seed)
-                self._add(request, group.prefix, _parameters(call.sampling, seed, group))
+                parameters = _parameters(call.sampling, seed, group)
+                self._engine.add_request(request, pictured or _words(group.prefix), parameters)
 
     def _step(self, call: "_Call") -> list[Generated]:
         """One forward pass; the samples that it ended."""
@@ -231,7 +291,7 @@ class _Asked:
 class _Call:
     """One of `generate`. asked: requests that have not ended, by vLLM's name."""
 
-    def __init__(self, sampling: Sampling, turns: Turns | None) -> None:
+    def __init__(self, sampling: Sampling, turns: Turns | AgentTurns | None) -> None:
         self.sampling, self.turns = sampling, turns
         self.asked: dict[str, _Asked] = {}
 
@@ -249,6 +309,10 @@ class _Call:
         if self.sampling.stopped is not None and self.sampling.stopped(turn):
             return True
         return self.turns is not None and self.turns.may_end(lambda row: turn, ids[-1:]) == [True]
+
+
+def _words(token_ids: Sequence[int]) -> "PromptType":
+    return {"prompt_token_ids": list(token_ids)}
 
 
 def _is_watched(sampling: Sampling) -> bool:

@@ -5,6 +5,7 @@ every step costs what they cost; the last ones move into rows that become free.
 """
 
 # S rows, B rows of a call, T longest response, R tokens of a row
+# M layers with experts of this process, K experts of a token
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,26 +20,35 @@ from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """The sequence of a row. seed: of its uniforms. version, switches: as in `Generated`."""
+    """The sequence of a row. seed: of its uniforms. version, switches: as in `Generated`. position: of its
+    first new token, where pictures make it another one than its place. routes: of its prefix, from
+    those on that the group knows, [n, M, K]; None where nobody keeps them."""
 
     uid: str
     seed: int
     group: PromptGroup
     version: int
     switches: list[tuple[int, int]] = field(default_factory=list)
+    position: int | None = None
+    routes: Tensor | None = None
 
     @property
     def prefix_length(self) -> int:
         """Tokens before its first new one."""
         return len(self.group.token_ids) + len(self.group.begun)
 
+    @property
+    def first_position(self) -> int:
+        """Of its first new token."""
+        return self.prefix_length if self.position is None else self.position
+
 
 class Slots:
     """Rows of sequences and the counters of each, on the cache's device.
 
     kept: the cache, owned by the engine. prompts: in it. tokens_ST, logprobs_ST: new tokens so far.
-    counts_S: how many; limits_S: how many at most. begun_S: response tokens before them. lengths_S:
-    tokens in the cache; places_S: those of them in the row. seeds_S: of the uniforms. last_S: newest
+    counts_S: how many; limits_S: how many at most. begun_S: response tokens before them. positions_S:
+    of the next token in the cache; places_S: its place in the row. seeds_S: of the uniforms. last_S: newest
     token, not yet in the cache. window: longest of the running places.
     """
 
@@ -52,9 +62,10 @@ class Slots:
         self.logprobs_ST = torch.zeros(rows, longest_response, device=device)
         counters = torch.zeros(7, rows, dtype=torch.int64, device=device)
         self.counts_S, self.limits_S, self.begun_S = counters[:3]
-        self.lengths_S, self.places_S, self.seeds_S, self.last_S = counters[3:]
+        self.positions_S, self.places_S, self.seeds_S, self.last_S = counters[3:]
         self._counters = counters
         self._prefixes: Prefixes | None = None
+        self._routes_STMK: Tensor | None = None
         self._moved = True
 
     @property
@@ -74,7 +85,7 @@ class Slots:
         self.counts_S[rows] = 0
         self.limits_S[rows] = torch.tensor([seat.group.limit(self._sampling) for seat in seats])
         self.begun_S[rows] = torch.tensor([len(seat.group.begun) for seat in seats])
-        self.lengths_S[rows] = lengths
+        self.positions_S[rows] = torch.tensor([seat.first_position for seat in seats])
         self.places_S[rows] = lengths if self.prompts.in_rows else 0
         self.seeds_S[rows] = torch.tensor([seat.seed for seat in seats])
         self.seats += seats
@@ -89,7 +100,7 @@ class Slots:
             self._prefixes, self._moved = self.prompts.prefixes(self.running), False
         running = slice(0, len(self.seats))
         return Reach(
-            positions_B=self.lengths_S[running],
+            positions_B=self.positions_S[running],
             places_B=self.places_S[running],
             window=self.window + 1,
             prefixes=self._prefixes,
@@ -98,7 +109,7 @@ class Slots:
     def advance(self) -> None:
         """Note that they have got there."""
         running = slice(0, len(self.seats))
-        self.lengths_S[running] += 1
+        self.positions_S[running] += 1
         self.places_S[running] += 1
         self.window += 1
 
@@ -110,6 +121,20 @@ class Slots:
         self.logprobs_ST[index_B, counts_B] = logprobs_B
         self.last_S[rows] = tokens_B
         counts_B += 1
+
+    def append_routes(self, routes_BMK: Tensor) -> None:
+        """Note where the newest token of each running sequence went; kept on the host."""
+        if self._routes_STMK is None:
+            self._routes_STMK = routes_BMK.new_empty(*self.tokens_ST.shape, *routes_BMK.shape[1:])
+        running = torch.arange(len(routes_BMK))
+        self._routes_STMK[running, self.counts_S[: len(running)].cpu() - 1] = routes_BMK
+
+    def routes(self, row: int, count: int) -> Tensor | None:
+        """Of a row with so many new tokens: its seat's, and those of all new ones but the last, [n, M, K]."""
+        prefix = self.seats[row].routes
+        if prefix is None or self._routes_STMK is None:
+            return prefix
+        return torch.cat([prefix, self._routes_STMK[row, : count - 1]])
 
     def switched(self, version: int) -> None:
         """Note that weights of this version draw all later tokens."""
@@ -140,6 +165,8 @@ class Slots:
             self._counters[:, target] = self._counters[:, source]
             self.tokens_ST[target] = self.tokens_ST[source]
             self.logprobs_ST[target] = self.logprobs_ST[source]
+            if self._routes_STMK is not None:
+                self._routes_STMK[holes] = self._routes_STMK[moved]
         self.window = int(self.places_S[:num_left].max()) if num_left else 0
         self.prompts.retain([*self.running, *waiting])
         self._moved = True

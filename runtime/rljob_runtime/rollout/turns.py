@@ -35,7 +35,7 @@ class OpenSample:
     """A sample as far as it has come. group: as it was asked for, with this sample alone. tokens: drawn and
     put; drawn: which are which; ends: where the policy's turns ended; turn: where its newest begins.
     logprobs, versions: of those that are drawn now. calling: the tool that it waits for. game: that it
-    plays."""
+    plays. routes: found now; routed: tokens with the prompt's whose routes are known."""
 
     group: PromptGroup
     tokens: list[int]
@@ -48,6 +48,8 @@ class OpenSample:
     calling: str = ""
     game: PlayedGame | None = None
     outcome: Outcome | None = None
+    routes: bytes = b""
+    routed: int = 0
 
     @classmethod
     def of(cls, group: PromptGroup, uid: str, seed: int) -> "OpenSample":
@@ -55,10 +57,11 @@ class OpenSample:
         return cls(
             group=replace(group, uids=[uid], seeds=[seed]),
             tokens=list(group.begun),
-            drawn=list(group.drawn) or [True] * len(group.begun),
+            drawn=list(group.drawn_of_begun),
             ends=list(group.ends),
             turn=group.turn,
             outcome=group.outcome,
+            routed=group.routed,
         )
 
     @property
@@ -86,6 +89,8 @@ class OpenSample:
         self.drawn += [True] * len(made.token_ids)
         self.logprobs += made.logprobs
         self.versions += made.versions
+        self.routes += made.routes
+        self.routed = len(self.group.token_ids) + len(self.tokens) - 1
 
     def add_put(self, ids: Sequence[int]) -> None:
         """What was put behind it."""
@@ -114,6 +119,7 @@ class OpenSample:
             ends=self.ends,
             calls=self.calls,
             outcome=self.outcome,
+            routes=self.routes,
         )
 
 
@@ -172,6 +178,10 @@ class Turns:
         """Samples that wait for what follows."""
         return len(self._waiting)
 
+    def begin(self, groups: Sequence[PromptGroup]) -> Sequence[PromptGroup]:
+        """Of the groups that are asked for, those that may be drawn from at once: all."""
+        return groups
+
     def take(self, ended: Sequence[tuple[PromptGroup, int, Generated]]) -> list[Generated]:
         """Turns that have ended, with their samples' groups and seeds. Returns the samples that end with
         them; what follows in the others is asked for."""
@@ -201,7 +211,7 @@ class Turns:
                 ended.append(self._ended(self._open.pop(uid), uid, finish))
                 continue
             sample.add_put(ids)
-            behind = sample.group.behind(sample.tokens)
+            behind = sample.group.behind(sample.tokens, routed=sample.routed)
             if behind.budget is not None and behind.budget <= 0:
                 ended.append(self._ended(self._open.pop(uid), uid, "budget"))
             else:

@@ -4,7 +4,7 @@ Called by `rollout_vllm`. Imports no vLLM.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,10 @@ from rljob_api.check.rules import VLLM_TEMPERATURES
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 
-KV_BLOCK_TOKENS = 32  # the smallest that vLLM's CPU attention runs at full speed
+BLOCK_TOKENS = {"npu": 128}
+"""Of a block of the KV cache, by torch's type of device: vllm-ascend's with prefix caching, whatever it is
+told (tests/fixtures/ascend)."""
+USUAL_BLOCK_TOKENS = 32  # the smallest that vLLM's CPU attention runs at full speed
 
 
 def refuse_sampling(sampling: Sampling, truncates: bool) -> None:
@@ -50,18 +53,25 @@ def refuse_long(groups: Sequence[PromptGroup], sampling: Sampling, max_length: i
 
 
 def kv_cache_bytes_of(
-    config: dict[str, Any],
+    config: Mapping[str, Any],
     dtype: torch.dtype,
     max_sequences: int,
     max_length: int,
     *,
     tensor: int = 1,
+    device: str = "cpu",
 ) -> int:
     """Room for max_sequences of max_length in whole blocks, and one block that vLLM keeps empty, on one of
-    `tensor` devices."""
+    `tensor` devices of torch's type `device`."""
     heads = config["num_attention_heads"]
-    head_dim = config.get("head_dim") or config["hidden_size"] // heads
     kv_heads = max(1, config.get("num_key_value_heads", heads) // tensor)
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
     token_values = 2 * config["num_hidden_layers"] * kv_heads * head_dim
-    blocks = max_sequences * math.ceil(max_length / KV_BLOCK_TOKENS) + 1
-    return int(blocks * KV_BLOCK_TOKENS * token_values * dtype.itemsize)
+    block = block_tokens(device)
+    blocks = max_sequences * math.ceil(max_length / block) + 1
+    return int(blocks * block * token_values * dtype.itemsize)
+
+
+def block_tokens(device: str) -> int:
+    """Tokens of a block of the KV cache on a type of device."""
+    return BLOCK_TOKENS.get(device, USUAL_BLOCK_TOKENS)

@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.rollout.vllm_limits import KV_BLOCK_TOKENS
+from rljob_runtime.rollout.vllm_limits import block_tokens
+from rljob_runtime.rollout.vllm_sight import arguments_of_sight, take_features
 
 if TYPE_CHECKING:
     from vllm import LLMEngine
@@ -33,12 +34,17 @@ ARGUMENTS = {
     "hf_overrides": {"tie_word_embeddings": False},
     "skip_tokenizer_init": True,
     "generation_config": "vllm",  # the model's own defaults have no say
-    "block_size": KV_BLOCK_TOKENS,
     "enable_prefix_caching": True,
     "enable_chunked_prefill": False,  # a seeded request that is cut in two fails on CPU
     "use_tqdm_on_load": False,
     "disable_log_stats": True,
 }
+ON_DEVICE = {
+    # vllm-ascend does not wake up with weights in FRACTAL_NZ, its default (tests/fixtures/ascend). Newer
+    # releases than 0.26 have an `rl_config` that says so among other things; this key goes with all.
+    "npu": {"additional_config": {"weight_nz_mode": 0}},
+}
+"""More arguments, by torch's type of device."""
 PASS_TOKENS = 4096  # prompt tokens of one forward pass
 
 
@@ -64,21 +70,11 @@ def start_vllm(start: Start) -> "LLMEngine":
         "a process group is there if, and only if, devices share"
     )
     vllm = _import_vllm()
+    take_features(start.path)
     arguments = vllm.EngineArgs(
-        model=str(start.path),
-        dtype=str(start.dtype).removeprefix("torch."),
-        seed=start.seed % 2**31,
-        max_model_len=start.max_length,
-        max_num_seqs=start.max_sequences,
-        max_num_batched_tokens=max(start.max_length, PASS_TOKENS),
-        kv_cache_memory_bytes=start.kv_cache_bytes,
-        logprobs_mode="raw_logprobs" if start.truncates else "processed_logprobs",
-        enforce_eager=not torch.accelerator.is_available(),  # compiling takes minutes on CPU
-        enable_sleep_mode=torch.accelerator.is_available(),
-        tensor_parallel_size=start.tensor,
+        **arguments_of(start, device_type()) | arguments_of_sight(start.path),
         distributed_executor_backend=_one_rank_of_several() if shared else None,
         quantization=_int8() if start.int8 else None,
-        **ARGUMENTS,
     )
     try:
         engine = vllm.LLMEngine.from_engine_args(arguments)
@@ -92,6 +88,32 @@ def start_vllm(start: Start) -> "LLMEngine":
     else:
         _leave_process_group()
     return cast("LLMEngine", engine)
+
+
+def device_type() -> str:
+    """Torch's type of the device that vLLM computes on."""
+    accelerator = torch.accelerator.current_accelerator()
+    return "cpu" if accelerator is None else accelerator.type
+
+
+def arguments_of(start: Start, device: str) -> dict[str, Any]:
+    """vLLM's arguments on a type of device that need nothing of vLLM's to be made."""
+    return {
+        "model": str(start.path),
+        "dtype": str(start.dtype).removeprefix("torch."),
+        "seed": start.seed % 2**31,
+        "max_model_len": start.max_length,
+        "max_num_seqs": start.max_sequences,
+        "max_num_batched_tokens": max(start.max_length, PASS_TOKENS),
+        "kv_cache_memory_bytes": start.kv_cache_bytes,
+        "block_size": block_tokens(device),
+        "logprobs_mode": "raw_logprobs" if start.truncates else "processed_logprobs",
+        "enforce_eager": device == "cpu",  # compiling takes minutes there
+        "enable_sleep_mode": device != "cpu",
+        "tensor_parallel_size": start.tensor,
+        **ARGUMENTS,
+        **ON_DEVICE.get(device, {}),
+    }
 
 
 def _import_vllm() -> Any:

@@ -14,18 +14,27 @@ from torch import Tensor
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.fused.fused_decoder import FusedDecoder, Keep
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
+from rljob_runtime.rollout.sight import Sight
 from rljob_runtime.rollout.slots import Seat, Slots
 
 PREFILL_TOKENS = 8192  # padded prompt tokens computed at once
 
 
 class Waiting:
-    """The samples of these groups, first to last."""
+    """The samples of these groups, first to last. sight: None where no prompt shows pictures."""
 
-    def __init__(self, model: FusedDecoder, groups: Sequence[PromptGroup], device: str) -> None:
+    def __init__(
+        self,
+        model: FusedDecoder,
+        groups: Sequence[PromptGroup],
+        device: str,
+        sight: Sight | None = None,
+    ) -> None:
         self._model, self._groups, self._device = model, list(groups), device
+        self._sight = sight
         self._next_group = self._next_sample = 0
         self._logits_1V = torch.empty(0)  # after the prompt of a half seated group
+        self._routes: list[Tensor | None] = []  # of the prompts computed last, [n, M, K], if kept
         self._prompt_version = 0  # of the weights that made them
         self.left = sum(len(group.uids) for group in groups)
 
@@ -54,13 +63,14 @@ class Waiting:
             count = min(slots.num_free, self._remaining(self._next_group))
             rows = slice(first_row, first_row + count)
             if slots.prompts.repeat(self._groups[self._next_group], running, rows):
-                slots.add(self._take(count, version))
+                slots.add(self._take(count, version, self._routes[-1]))
                 return rows, self._logits_1V.expand(count, -1)
         counts = self._fresh_counts(slots.num_free, slots.prompts.num_free)
         self._prompt_version = version
         groups = self._groups[self._next_group : self._next_group + len(counts)]
         logits_GV = self._prefill(groups, slots.prompts.keep(groups, counts, first_row))
-        rows = slots.add([seat for count in counts for seat in self._take(count, version)])
+        taken = zip(counts, self._routes, strict=True)
+        rows = slots.add([seat for count, of in taken for seat in self._take(count, version, of)])
         self._logits_1V = logits_GV[-1:]
         group_of_B = torch.repeat_interleave(torch.tensor(counts)).to(self._device)
         return rows, logits_GV.index_select(0, group_of_B)
@@ -86,12 +96,26 @@ class Waiting:
         prompts = [torch.tensor(group.prefix) for group in groups]
         tokens_GP = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
         lengths_G = torch.tensor([len(prompt) for prompt in prompts])
-        return self._model.prefill(tokens_GP.to(self._device), lengths_G.to(self._device), keep)
+        seen = self._sight.see(groups, self._device) if self._sight is not None else None
+        tokens_GP, lengths_G = tokens_GP.to(self._device), lengths_G.to(self._device)
+        logits_GV = self._model.prefill(tokens_GP, lengths_G, keep, seen)
+        self._routes = [None] * len(groups)
+        if self._model.keeps_routes:
+            routes_G = torch.split(self._model.routes(), tokens_GP.shape[1])
+            self._routes = [
+                routes[group.routed : len(group.prefix)]
+                for routes, group in zip(routes_G, groups, strict=True)
+            ]
+        return logits_GV
 
-    def _take(self, count: int, version: int) -> list[Seat]:
-        """A sample's first token is drawn by whatever version made the logits after its prompt."""
+    def _take(self, count: int, version: int, routes: Tensor | None) -> list[Seat]:
+        """A sample's first token is drawn by whatever version made the logits after its prompt. routes: of
+        the prompt, if kept."""
         first_token = self._prompt_version
         group, first = self._groups[self._next_group], self._next_sample
+        position = None
+        if self._sight is not None and group.all_pictures:
+            position = self._sight.next_position(group)
         self._next_sample += count
         self.left -= count
         if self._next_sample == len(group.uids):
@@ -103,6 +127,8 @@ class Waiting:
                 group=group,
                 version=first_token,
                 switches=[(1, version)] if version != first_token else [],
+                position=position,
+                routes=routes,
             )
             for sample in range(first, first + count)
         ]

@@ -4,10 +4,10 @@ Called by `loop`. Both halves begin stages and yield the calls, by stage, that m
 on; the update's may begin while the generation's waits.
 """
 
-import time
 from collections.abc import Iterator
 
 from rljob_runtime.errors import WorkerError
+from rljob_runtime.processes.clock import monotonic
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.prompts.schedule import Schedule
 from rljob_runtime.run.stages import BatchCalls, Stages
@@ -47,7 +47,7 @@ def rounds(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[Wa
     """Rounds of generation that fill the batch; calls takes theirs in. Raises WorkerError where groups are
     missing after the last round, or the batch is not full by flow.stageTimeoutSeconds."""
     step, seconds = calls.batch.step, stages.job.spec.flow.stage_timeout_seconds
-    deadline = time.monotonic() + seconds
+    deadline = monotonic() + seconds
     order = ["feed", *evaluation_states(stages.job.spec)]
     while (now := schedule.next_round(step)) is not None:
         pools = (now.pool.pool, now.pool.next_pool) if now.pool else ()
@@ -57,10 +57,11 @@ def rounds(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[Wa
             stages.start(own, together)
             for stage in together:
                 calls.of_stage.setdefault(stage, []).extend(own.of_stage[stage])
+                calls.devices.setdefault(stage, []).extend(own.devices[stage])
             yield own.of_stage
         for report in own.reports("reward"):
             schedule.selected(report.selected)
-        if time.monotonic() > deadline and (missing := schedule.short(f"{seconds:g} s")):
+        if monotonic() > deadline and (missing := schedule.short(f"{seconds:g} s")):
             raise WorkerError(f"step {step}: {missing}")
     if missing := schedule.short(""):
         raise WorkerError(f"step {step}: {missing}")

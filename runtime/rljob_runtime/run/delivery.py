@@ -4,10 +4,10 @@ Called by `loop` when `run_ahead` says so, and looked at whenever something ends
 `finish`.
 """
 
-import time
 from dataclasses import dataclass, field
 
 from rljob_runtime.processes.calls import ended_of, results
+from rljob_runtime.processes.clock import monotonic
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.run.run_ahead import RunAhead
 from rljob_runtime.run.stages import Stages
@@ -55,9 +55,9 @@ class Delivery:
 
     def _wait_for(self, calls: list[Call]) -> None:
         self.calls += calls
-        self.pending, self.since = calls, time.monotonic()
+        self.pending, self.since = calls, monotonic()
 
     def _look_at_deadline(self) -> None:
         limit = self.stages.job.spec.flow.stage_timeout_seconds
-        if time.monotonic() - self.since > limit:
+        if monotonic() - self.since > limit:
             raise self.stages.late("sync", len(self.pending), len(self.calls))

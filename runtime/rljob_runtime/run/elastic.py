@@ -5,12 +5,12 @@ start in the background and join once they are ready; devices that are too many 
 step and leave after it. A device that fails on its way in is given up, and training goes on.
 """
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.errors import DeadlineError, RljobError, describe
+from rljob_runtime.processes.clock import unix_seconds
 from rljob_runtime.processes.device_roles import role_of
 from rljob_runtime.processes.placement import Actors, Member
 from rljob_runtime.record.event_types import ResizeEvent, WarningEvent
@@ -26,9 +26,10 @@ MAX_FAILED_JOINS = 3
 class Elastic:
     """The rollout devices of a run and who asks for others.
 
-    sync: gives all devices of the run the present weights and checks that they hold them. joined:
-    called when new processes belong to the run. hung: looks into a deadline's error, while who was late is
-    there. failed: joins that failed since the last question.
+    sync: gives all devices of the run the present weights and checks that they hold them. joined: called
+    when new processes belong to the run. told: writes the event of those who came or left. hung: looks into a
+    deadline's error, while who was late is there. failed: joins that failed since the last question, which
+    was `seen`.
     """
 
     job: ResolvedJob
@@ -37,21 +38,22 @@ class Elastic:
     log: EventLog
     sync: Callable[[], None]
     joined: Callable[[], None]
+    told: Callable[[ResizeEvent], None]
     hung: Callable[[Exception], object] = lambda _: None
     joiners: Joiners = field(init=False)
     failed: int = 0
-    _seen: Asked = field(init=False)
+    seen: Asked = field(init=False)
 
     def __post_init__(self) -> None:
         self.joiners = Joiners(pool=self.actors.pool)
-        self._seen = Asked(count=len(self.actors.generating()), turn=0, time=0.0)
-        self._tell()
+        self.seen = Asked(count=len(self.actors.generating()), turn=0, time=0.0)
+        self.tell()
 
     def look(self) -> None:
         """Start or drop devices as asked for, see which are ready. Never waits."""
         asked, coming = self.requests.asked, self.joiners.coming
-        if asked.turn != self._seen.turn:
-            self._seen, self.failed = asked, 0
+        if asked.turn != self.seen.turn:
+            self.seen, self.failed = asked, 0
         elif not coming and asked.count == len(self.actors.rollout_members()):
             return
         for rank, reason in self.joiners.look():
@@ -65,12 +67,12 @@ class Elastic:
             self._dismiss(coming.pop(rank))
         for _ in range(missing if self.failed < MAX_FAILED_JOINS else 0):
             self.joiners.start(self._free_roles())
-        self._tell()
+        self.tell()
 
     @property
     def waits(self) -> bool:
         """True when `apply` would let devices join or leave."""
-        return self._target(self._seen.count) != len(self.actors.rollout_members())
+        return self._target(self.seen.count) != len(self.actors.rollout_members())
 
     def apply(self, step: int) -> None:
         """Let those who are ready join and those who are too many leave; `step` steps are done.
@@ -78,19 +80,19 @@ class Elastic:
         Raises what `sync` and `Actors.meet` raise for devices that were there before.
         """
         self.look()
-        asked, before = self._seen, len(self.actors.rollout_members())
+        asked, before = self.seen, len(self.actors.rollout_members())
         target = self._target(asked.count)
         if target == before:
             return
-        began = time.time()
-        if target < before:
-            self._leave(self.actors.rollout_members()[target:])
+        began, leaving = unix_seconds(), self.actors.rollout_members()[target:]
+        if leaving:
+            self._leave(leaving)
         else:
             self._join(self.joiners.ready()[: (target - before) // self._together])
-        self._tell()
-        after, ended = len(self.actors.rollout_members()), time.time()
+        self.tell()
+        after, ended = len(self.actors.rollout_members()), unix_seconds()
         if after != before:
-            self.log.write(
+            self.told(
                 ResizeEvent(
                     from_=before,
                     to=after,
@@ -100,6 +102,29 @@ class Elastic:
                     given_up=self.failed,
                 )
             )
+        for member in reversed(leaving):  # whoever takes over this driver misses none of them
+            self._dismiss(member)
+
+    def most_without(self, away: Sequence[Joiner]) -> int:
+        """So many of the devices that generate can go on without these worlds; 0: the job cannot."""
+        rest = len(self.actors.rollout_members()) - sum(len(joiner.roles) for joiner in away)
+        return next((n for n in range(rest, 0, -1) if self.requests.may_have(n)), 0)
+
+    def leave_out(self, away: Sequence[Joiner]) -> list[Member]:
+        """Have worlds of the run join later, whenever their places are there. Returns their devices. Others,
+        which the job cannot have without them, are ready to join meanwhile."""
+        if not away:
+            return []
+        ranks, most = {role.rank for each in away for role in each.roles}, self.most_without(away)
+        present = self.actors.rollout_members()
+        left = [member for member in present if member.role.rank in ranks]
+        rest = [member for member in present if member not in left][most:]
+        worlds = [rest[at : at + self._together] for at in range(0, len(rest), self._together)]
+        for joiner in [*away, *map(Joiner.of, worlds)]:
+            self.joiners.coming[joiner.roles[0].rank] = joiner
+        self.actors.members = [m for m in self.actors.members if m not in [*left, *rest]]
+        self.seen = replace(self.seen, time=unix_seconds())
+        return left
 
     def _target(self, wanted: int) -> int:
         """The number for the next step: as many of those who are ready as the job can have."""
@@ -114,8 +139,6 @@ class Elastic:
         for member in leaving:
             self.actors.members.remove(member)
         self.actors.meet()
-        for member in reversed(leaving):
-            self._dismiss(member)
 
     def _join(self, joining: list[Joiner]) -> None:
         for joiner in joining:
@@ -171,9 +194,11 @@ class Elastic:
 
     def _roles(self) -> list[DeviceRole]:
         """Of all devices that the run has or waits for."""
-        return [*(member.role for member in self.actors.members), *self.joiners.roles()]
+        members = [*self.actors.members, *self.actors.left_out]
+        return [*(member.role for member in members), *self.joiners.roles()]
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Say which devices generate, and where."""
         given_up = self.failed >= MAX_FAILED_JOINS
         self.requests.tell(
             [member.place for member in self.actors.rollout_members()],

@@ -4,13 +4,13 @@ Called by `elastic`. Devices that hold a model together come together. Nothing h
 node is not there yet costs nothing, and one that fails or takes too long is dropped with its world.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rljob_api.topology.elastic import DevicePlace
 from rljob_runtime.errors import RljobError, describe
 from rljob_runtime.processes.calls import START_DEADLINE_SECONDS, ended_of, results
+from rljob_runtime.processes.clock import monotonic
 from rljob_runtime.processes.device_pool import DevicePool
 from rljob_runtime.processes.device_roles import prepare
 from rljob_runtime.processes.placement import Member
@@ -31,6 +31,16 @@ class Joiner:
     prepared: Sequence[Call]
     started: float | None = None
     places: Sequence[DevicePlace] = ()
+
+    @classmethod
+    def of(cls, members: Sequence[Member]) -> "Joiner":
+        """A world of the run that is ready to join again."""
+        return cls(
+            roles=[member.role for member in members],
+            workers=[member.worker for member in members],
+            prepared=(),
+            places=[member.place for member in members],
+        )
 
     @property
     def name(self) -> str:
@@ -53,7 +63,7 @@ class Joiners:
     """All of them, by the number of the first device."""
 
     pool: DevicePool
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = monotonic
     coming: dict[int, Joiner] = field(default_factory=dict)
 
     def start(self, roles: Sequence[DeviceRole]) -> None:

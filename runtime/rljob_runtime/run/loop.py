@@ -14,14 +14,14 @@ A batch that the dock lost starts over, from its prompts. An alarm may roll the 
 a checkpoint of the last whole step to `launch`.
 """
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rljob_api.topology.devices import most_ahead, updates_in_flight
-from rljob_runtime.errors import DockError
+from rljob_runtime.errors import DockError, WorkerError
 from rljob_runtime.processes.calls import ended_of, results
+from rljob_runtime.processes.clock import monotonic, unix_seconds
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.record.checkpoint import read_state
 from rljob_runtime.run import course
@@ -29,26 +29,89 @@ from rljob_runtime.run.alarm_actions import RollBack
 from rljob_runtime.run.course import Waits
 from rljob_runtime.run.delivery import Delivery
 from rljob_runtime.run.driver import Driver
+from rljob_runtime.run.left_out import Back
+from rljob_runtime.run.recovery import Dead, Recovery
 from rljob_runtime.run.run_ahead import Action, RunAhead
 from rljob_runtime.run.stages import BatchCalls, Interrupted
+from rljob_runtime.run.stragglers import LeaveSlow
+from rljob_runtime.run.succession import Taken
 from rljob_runtime.samples.batches import BatchName
 
 TICK_SECONDS = 0.1
 
 
-def run_steps(driver: Driver) -> None:
-    """Train until the last step. Raises Interrupted, RljobError, and GuardStop at an alarm."""
+def run_steps(driver: Driver, taken: Taken | None = None) -> None:
+    """Train until the last step. Raises Interrupted, RljobError, and GuardStop at an alarm. taken: from a
+    driver that died."""
     driver.early_stopping.read(driver.step)
+    recovery, steps = Recovery(driver), Steps(driver=driver)
+    dead: Dead | None = None
+    back: RollBack | None = None
+    if taken is not None:
+        steps = _left_by_another(driver, taken)
+        dead = recovery.driver_died(taken)
+    while driver.steps_left or not driver.begun or dead or back:
+        try:
+            if dead:
+                steps, dead = _recovered(recovery, steps, dead), None
+            if back:
+                _roll_back(driver, back)
+                steps, back = Steps(driver=driver), None
+            if not driver.begun:
+                _begin(driver)
+                driver.begun = True
+            driver.keep()
+            steps.run()
+        except RollBack as asked:
+            dead, back = None, asked
+        except LeaveSlow as slow:
+            dead = recovery.slow(slow)
+        except Back as found:
+            dead = recovery.back(found)
+        except WorkerError as error:
+            dead = recovery.dead(error)
+
+
+def _begin(driver: Driver) -> None:
+    """What comes before the first of this driver's steps."""
     (facts,) = driver.stages.wait("feed", [driver.actors.feeder.facts()])
     driver.schedule.sized(facts["train_size"])
+    if driver.left_out.possible:
+        driver.left_out.tell(driver.step)
     driver.stages.sync(driver.step)
-    if driver.job.spec.evaluation and driver.step == 0:
+    if driver.job.spec.evaluation and driver.step == 0 and not driver.evaluated:
         driver.evaluate()
-    while driver.steps_left:
-        try:
-            Steps(driver=driver).run()
-        except RollBack as back:
-            _roll_back(driver, back)
+
+
+def _left_by_another(driver: Driver, taken: Taken) -> "Steps":
+    """What was on its way when the driver before this one died."""
+    return Steps(
+        driver=driver,
+        batches=taken.batches(driver),
+        attempts=taken.position.attempts,
+        failures=taken.position.failures,
+        marked=taken.position.marked,
+    )
+
+
+def _recovered(recovery: Recovery, cut: "Steps", dead: Dead) -> "Steps":
+    """Replace who died, and go on with the steps that were cut."""
+    driver, attempts = recovery.driver, cut.attempts
+    with recovery.timed("drop"):
+        recovery.replace_others(dead)
+        cut.abandon()
+    before = driver.step
+    step = recovery.replace(dead, cut.lost.get(before + 1))
+    driver.schedule.start_over(trained=step > before)
+    for number in range(step + 1, max(before, cut.run_ahead.done) + 1):
+        attempts[number] += 1
+    if cut.untold is not None and cut.untold.batch.step == before <= step:
+        cut.tell_anew(cut.untold)
+    if step > before:
+        driver.trained(cut.lost[step])
+        cut.tell_anew(cut.lost[step])
+    driver.stages.sync(driver.step)
+    return Steps(driver=driver, attempts=attempts, failures=cut.failures)
 
 
 def _roll_back(driver: Driver, back: RollBack) -> None:
@@ -58,7 +121,8 @@ def _roll_back(driver: Driver, back: RollBack) -> None:
     driver.step = back.step
     driver.alarm_actions.watch.rewind(back.step)
     driver.early_stopping.read(back.step)
-    driver.evaluations = [made for made in driver.evaluations if made.step <= back.step]
+    driver.evaluated = [made for made in driver.evaluated if made <= back.step]
+    driver.log.told.clear()
     driver.schedule.roll_back(read_state(back.checkpoint).prompts)
     driver.stages.sync(back.step)
 
@@ -78,8 +142,9 @@ class Half:
 class Steps:
     """The batches of a run that are on their way, and their halves that are.
 
-    ended: calls of theirs that have. attempts: of each step. rested: the step that all devices last stood
-    still after. marked: when the present step began.
+    lost: batches that were abandoned. untold: the one that was trained on, as long as its step is not told.
+    ended: calls of those on their way that have. attempts: of each step; failures: those that the dock lost.
+    rested: the step that all devices last stood still after. marked: when the present step began.
     """
 
     driver: Driver
@@ -87,17 +152,21 @@ class Steps:
     delivery: Delivery = field(init=False)
     batches: dict[int, BatchCalls] = field(default_factory=dict)
     halves: dict[Action, Half] = field(default_factory=dict)
+    lost: dict[int, BatchCalls] = field(default_factory=dict)
     ended: set[Call] = field(default_factory=set)
     attempts: Counter[int] = field(default_factory=Counter)
+    failures: Counter[int] = field(default_factory=Counter)
+    untold: BatchCalls | None = None
     rested: int = -1
     marked: float = 0.0
 
     def __post_init__(self) -> None:
         driver, spec = self.driver, self.driver.job.spec
+        driver.steps = self
         self.run_ahead = RunAhead(
             done=driver.step,
             held=driver.stages.held,
-            steps=spec.steps,
+            steps=driver.last_step,
             max_staleness=most_ahead(spec),
             in_flight=updates_in_flight(spec),
             streams=spec.flow.mode == "streaming" and not driver.schedule.in_rounds,
@@ -125,7 +194,9 @@ class Steps:
         if driver.stop():  # stages that end at once look at it nowhere
             raise Interrupted(f"step {driver.step + 1}")
         driver.look()
-        run_ahead.paused |= driver.elastic.waits or driver.evaluation_due
+        slow = bool(driver.stragglers.due(driver.step))
+        due = driver.evaluation_due or slow or bool(driver.left_out.back)
+        run_ahead.paused |= driver.elastic.waits or due
         if run_ahead.at_rest and (run_ahead.paused or self.rested != driver.step):
             self._rest()
         if not driver.steps_left:  # an evaluation has ended the run
@@ -137,15 +208,45 @@ class Steps:
         self._go_on()
         self._look_at_deadlines()
 
+    def abandon(self) -> None:
+        """Drop all that is on its way, whatever becomes of its calls; `lost` has it afterwards. Called again
+        where it was cut short."""
+        while self.batches:
+            number, calls = next(iter(self.batches.items()))
+            self.driver.stages.drop(calls)
+            self.attempts[number] += 1
+            self.lost[number] = self.batches.pop(number)
+
+    def tell_anew(self, calls: BatchCalls) -> None:
+        """Tell of a step that was trained on, once those who were asked about it have been replaced."""
+        self.untold = calls
+        self.driver.stages.account_anew(calls)
+        self._tell(calls)
+
+    def _tell(self, calls: BatchCalls) -> None:
+        try:
+            self.driver.tell_step(calls, unix_seconds() - self.marked)
+        except RollBack:
+            self.untold = None
+            raise
+        self.untold = None
+        self.driver.log.told.clear()
+        self.driver.keep()
+
     def _rest(self) -> None:
-        """What needs all devices at once; batches that are generated stay in the dock meanwhile."""
+        """What needs all devices at once; batches that are generated stay in the dock meanwhile. Raises
+        LeaveSlow, Back."""
         driver = self.driver
         driver.between_steps()
         driver.elastic.apply(driver.step)
+        if driver.steps_left:
+            driver.stragglers.leave(driver.step)
+            driver.left_out.apply()
         driver.stages.take_phases()  # what that took is told by events of its own
         self.run_ahead.held = driver.stages.held
         self.run_ahead.paused = False
-        self.rested, self.marked = driver.step, time.time()
+        self.rested, self.marked = driver.step, unix_seconds()
+        driver.keep()
 
     def _begin(self, action: Action) -> None:
         what, number = action
@@ -186,7 +287,15 @@ class Steps:
             for call in calls.all()
             if call not in self.ended
         }
-        done, _ = ended_of([*pending, *self.delivery.pending], seconds=TICK_SECONDS)
+        waited = [
+            [call for calls in self._unfinished(half).values() for call in calls]
+            for half in self.halves.values()
+        ]
+        done, _ = ended_of(
+            [*pending, *self.delivery.pending],
+            seconds=TICK_SECONDS,
+            groups=[*waited, self.delivery.pending],
+        )
         self.delivery.look()
         for call in done:
             number = pending.get(call)
@@ -227,12 +336,13 @@ class Steps:
         run_ahead.updated(number)
         self._forget(number)
         driver.trained(calls)
+        self.untold = calls
         if (next_ones := run_ahead.next()) and next_ones[0][0] == "sync":
             self._begin(next_ones[0])
         if not run_ahead.max_staleness:
             self._account(calls)
-        driver.tell_step(calls, time.time() - self.marked)
-        self.marked = time.time()
+        self._tell(calls)
+        self.marked = unix_seconds()
         if driver.save_due and driver.steps_left and not run_ahead.at_rest:
             driver.save()
 
@@ -244,7 +354,8 @@ class Steps:
         driver = self.driver
         driver.hung(error)
         for lost in self._lose([*self.batches] if driver.schedule.lost_together else [number]):
-            driver.starts_over(lost, error, self.attempts[lost.step])
+            driver.starts_over(lost, error, self.failures[lost.step])
+            self.failures[lost.step] += 1
             self.attempts[lost.step] += 1
 
     def _lose(self, numbers: list[int]) -> list[BatchName]:
@@ -272,6 +383,6 @@ class Steps:
         for half in self.halves.values():
             stage, missing = next(iter(self._unfinished(half).items()))
             if stage != half.stage:
-                half.stage, half.since = stage, time.monotonic()
-            elif time.monotonic() - half.since > stages.job.spec.flow.stage_timeout_seconds:
+                half.stage, half.since = stage, monotonic()
+            elif monotonic() - half.since > stages.job.spec.flow.stage_timeout_seconds:
                 raise stages.late(stage, len(missing), len(half.waits[stage]))

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Protocol, Self
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.clients.access import DockAccess
@@ -67,6 +67,13 @@ class RowCourse:
 def _since(first: int, counts: list[int]) -> list[int]:
     """Growth of a count; one that fell belongs to a controller that started anew, from 0."""
     return [count - first if count >= first else count for count in counts]
+
+
+class Looks(Protocol):
+    """Of what the driver takes what was seen."""
+
+    def take(self) -> Rows | None:
+        """Since the last call, as the field `rows` of the dock's event."""
 
 
 class RowWatch:

@@ -82,7 +82,7 @@ def run_place(request: RunRequest) -> RunPlace:
             "folder: --output or spec.checkpoint.storage.path"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    store = CheckpointStore(folder=folder / "checkpoints", keep=job.spec.checkpoint.keep)
+    store = _store(request, folder)
     store.recover()
     source = _newer(remote, store) if resumes else None
     older = source is not None or not (folder / EVENTS_NAME).exists()
@@ -91,6 +91,17 @@ def run_place(request: RunRequest) -> RunPlace:
     resolved = resolve(job).model_dump(mode="json", by_alias=True, exclude_none=True)
     (folder / SPEC_NAME).write_text(yaml.safe_dump(resolved, sort_keys=False))
     return RunPlace(folder=folder, store=store, remote=remote, resumes=resumes, source=source)
+
+
+def same_place(request: RunRequest, folder: Path) -> RunPlace:
+    """That of a run which goes on there, with workers that may be writing into it. Raises ConfigError."""
+    return RunPlace(
+        folder=folder, store=_store(request, folder), remote=_remote(request.job, folder)
+    )
+
+
+def _store(request: RunRequest, folder: Path) -> CheckpointStore:
+    return CheckpointStore(folder=folder / "checkpoints", keep=request.job.spec.checkpoint.keep)
 
 
 def _newer(remote: RemoteRun | None, store: CheckpointStore) -> int | None:

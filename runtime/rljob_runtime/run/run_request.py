@@ -7,13 +7,17 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rljob_api.spec.rljob import CLUSTER_ONLY, RLJob
 from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.children.owned_folders import OwnedFolder, remove_abandoned
+from rljob_runtime.errors import CheckpointDamaged
+from rljob_runtime.processes.link import Link
+from rljob_runtime.record.checkpoint import STATE_FILE, check_resumes, degrees_of, read_state
+from rljob_runtime.record.checksums import check_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +25,9 @@ class RunRequest:
     """What the CLI asks for. Paths in the job are relative to its file. ray_address: an existing
     cluster, or None to start Ray here. local: without Ray. resume: `if-any`
     goes on where there is a run, else begins one. status: (port, token) of the status server, None without.
-    dock_directory: where the dock's warehouses put their sockets, None: a folder of the run's own."""
+    dock_directory: where the dock's warehouses put their sockets, None: a folder of the run's own. base: what
+    the job's paths are relative to, None: its file's folder. until: the step that the run ends after, None:
+    the job's last."""
 
     job: RLJob
     job_file: Path
@@ -32,11 +38,23 @@ class RunRequest:
     local: bool = False
     status: tuple[int, str] | None = None
     dock_directory: Path | None = None
+    base: Path | None = None
+    until: int | None = None
+
+    def packed(self) -> dict[str, Any]:
+        """For another process: models of an algorithm's parameters cannot be pickled."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        return given | {"job": self.job.model_dump_json(by_alias=True, exclude_unset=True)}
+
+    @classmethod
+    def unpacked(cls, packed: dict[str, Any]) -> "RunRequest":
+        """Of what `packed` gave."""
+        return cls(**packed | {"job": RLJob.model_validate_json(packed["job"])})
 
     @property
     def base_dir(self) -> Path:
-        """Folder of the job's file."""
-        return self.job_file.resolve().parent
+        """What the job's paths are relative to."""
+        return self.base or self.job_file.resolve().parent
 
     @property
     def shared_storage(self) -> bool:
@@ -47,12 +65,15 @@ class RunRequest:
 
 
 @contextlib.contextmanager
-def dock_directory(request: RunRequest) -> Iterator[Path]:
+def dock_directory(request: RunRequest, link: Link | None = None) -> Iterator[Path]:
     """The folder of the dock's sockets; one of the run's own is removed at the end. Before, those that killed
-    runs have left."""
+    runs have left. link: to whom it belongs, None: this process."""
     remove_abandoned()
     if request.dock_directory is not None:
         yield request.dock_directory.absolute()
+        return
+    if link is not None:
+        yield link.ask("own_folder", "dock")
         return
     with OwnedFolder("dock") as folder:
         yield folder.path
@@ -60,14 +81,76 @@ def dock_directory(request: RunRequest) -> Iterator[Path]:
 
 def spec_digest(job: ResolvedJob) -> str:
     """Digest of what a resumed run must share with the run that it goes on with."""
-    free = {"steps", "checkpoint", "evaluation", "guards", "profile", "tracking", "dock"}
+    return _digest(_shared(job))
+
+
+def course_digest(job: ResolvedJob) -> str:
+    """The same without devices and layouts, which do not decide what is learned."""
+    fields = _course(job)
+    for reward in fields["rewards"]:
+        (reward.get("model") or {}).pop("parallelism", None)
+    return _digest(fields)
+
+
+def earlier_digests(job: ResolvedJob) -> set[str]:
+    """Course digests of this job that earlier releases saved, which told placements and the layouts of a
+    reward model apart: with either placement."""
+    return {_digest(_course(job) | {"placement": mode}) for mode in ("colocated", "separated")}
+
+
+def check_goes_on(checkpoint: Path, job: ResolvedJob) -> None:
+    """Raise CheckpointError where the job cannot go on from it, before anything is started. What is damaged
+    is left to whoever reads it."""
+    try:
+        check_files(checkpoint, within=STATE_FILE)
+    except CheckpointDamaged:
+        return
+    check_resumes(
+        checkpoint,
+        read_state(checkpoint),
+        spec_digest=spec_digest(job),
+        course_digests={course_digest(job), *earlier_digests(job)},
+        degrees=degrees_of(job.spec),
+    )
+
+
+def _course(job: ResolvedJob) -> dict[str, Any]:
+    fields = _shared(job)
+    for name in ("accelerator", "resharding", "placement"):
+        fields.pop(name, None)
+    for name in ("micro_batch_size", "micro_batch_tokens"):  # what follows from the number of ranks
+        fields["batch"].pop(name, None)
+    for model in ("update", "rollout", "critic", "teacher"):
+        (fields.get(model) or {}).pop("parallelism", None)
+    return fields
+
+
+def _shared(job: ResolvedJob) -> dict[str, Any]:
+    free = {
+        "steps",
+        "checkpoint",
+        "evaluation",
+        "guards",
+        "stragglers",
+        "elastic",
+        "profile",
+        "tracking",
+        "dock",
+    }
     fields = job.spec.model_dump(mode="json", exclude={*free, *CLUSTER_ONLY})
-    for name in ("recompute", "offload"):  # change no bit
+    for name in ("recompute", "offload", "redundancy"):  # change no bit
         del fields["update"][name]
+    fields["resharding"].pop("deltas")
+    for name in ("bring_up", "accept_untested", "spare_nodes"):  # excluded where they say nothing
+        fields["accelerator"].pop(name, None)
     if job.spec.flow.partial_rollout is None:  # a job that says nothing of it keeps its digest
         del fields["flow"]["partial_rollout"]
     if job.spec.placement.mode == "separated":  # how many devices generate, and what follows
         del fields["placement"]["rollout_devices"]
         del fields["rollout"]["parallelism"]["data"]
         del fields["accelerator"]["nodes"]
+    return fields
+
+
+def _digest(fields: dict[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).hexdigest()

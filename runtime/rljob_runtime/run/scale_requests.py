@@ -5,7 +5,6 @@ it is. Numbers that the job cannot have are refused before the driver hears of t
 """
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from rljob_api.check.scale_rules import scale_problems
 from rljob_api.topology.elastic import DevicePlace, RolloutReport, is_elastic
 from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.errors import ScaleRefused
+from rljob_runtime.processes.clock import unix_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,20 @@ class _Told:
 class ScaleRequests:
     """One run's number of rollout devices: wanted and there."""
 
-    def __init__(self, job: ResolvedJob, *, clock: Callable[[], float] = time.time) -> None:
-        self._job = job
+    def __init__(
+        self,
+        job: ResolvedJob,
+        *,
+        asked: Asked | None = None,
+        keep: Callable[[Asked], None] = lambda _: None,
+        clock: Callable[[], float] = unix_seconds,
+    ) -> None:
+        """asked: of a driver that died. keep: called with each question, before it is answered."""
+        self._job, self._keep = job, keep
         self._clock = clock
         self._lock = threading.Lock()
         own = job.spec.roles.rollout
-        self._asked = Asked(count=own, turn=0, time=clock())
+        self._asked = asked or Asked(count=own, turn=0, time=clock())
         self._told = _Told()
 
     @property
@@ -61,7 +69,9 @@ class ScaleRequests:
             raise ScaleRefused(text, conflict=not is_elastic(self._job.spec))
         with self._lock:
             turn = self._asked.turn + 1
-            self._asked = Asked(count=count, turn=turn, time=self._clock())
+            asked = Asked(count=count, turn=turn, time=self._clock())
+            self._keep(asked)
+            self._asked = asked
 
     def may_have(self, count: int) -> bool:
         """Whether the job can run with so many."""

@@ -5,20 +5,21 @@ workers claim their rows in the dock.
 """
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ALL_COMPLETED
+from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION
 from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.errors import DeadlineError, DockError, RljobError, WorkerError
-from rljob_runtime.processes.calls import ended_of, results
+from rljob_runtime.processes.calls import answers, ended_of, results
+from rljob_runtime.processes.clock import monotonic, sleep
 from rljob_runtime.processes.placement import Actors, Member
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.prompts.rounds import CandidateRound, Round
+from rljob_runtime.record.event_types import InFlightEvent, ReshardEvent, WarningEvent
 from rljob_runtime.record.events import EventLog
-from rljob_runtime.record.metrics import in_flight_event, reshard_event
+from rljob_runtime.record.metrics import in_flight_event, large_deltas, reshard_event
 from rljob_runtime.record.reward_errors import tell_reward_errors
 from rljob_runtime.record.span_events import write_spans
 from rljob_runtime.record.spans import Span
@@ -38,8 +39,9 @@ class BatchCalls:
 
     now: the round of a partial rollout or of dynamic sampling that makes the batch. positions: of its
     prompts, where a difficulty filter chooses them. beside: other batches of the step, which are lost with
-    it. peaks: of the memory of each device, by its number. traffic: of whoever moves rows. traces: of devices
-    that record this step, or the sync after the one before.
+    it. devices: numbers of those whose calls `of_stage` has. peaks: of each device's memory, by its number.
+    moved: to and from the dock, by each device; traffic: by others. traces: of devices that record this
+    step, or the sync after the one before.
     """
 
     batch: BatchName
@@ -47,7 +49,9 @@ class BatchCalls:
     positions: tuple[int, ...] = ()
     beside: list[BatchName] = field(default_factory=list)
     of_stage: dict[str, list[Call]] = field(default_factory=dict)
+    devices: dict[str, list[int]] = field(default_factory=dict)
     peaks: dict[int, Call] = field(default_factory=dict)
+    moved: dict[int, Call] = field(default_factory=dict)
     traffic: list[Call] = field(default_factory=list)
     traces: list[Call] = field(default_factory=list)
 
@@ -61,7 +65,7 @@ class BatchCalls:
         for call in self.of_stage.get(stage, []):
             try:
                 found += results([call])
-            except DockError:
+            except RljobError:
                 continue
         return found
 
@@ -80,11 +84,12 @@ def check_sums(version: int, reports: Sequence[Any]) -> None:
 class Stages:
     """What a run's workers are asked to do.
 
-    stop: asked during waits; True ends them with Interrupted. look: called while waiting. held: the
+    stop: asked during waits; True ends them with Interrupted. look: called while waiting. keep: called before
+    workers are asked for a batch, whose calls have what they are asked for. held: the
     version of the weights that the rollout devices hold: the number of steps that made them.
     phases: seconds of the slowest worker in each stage since they were last taken. spent: whether a
     training batch was generated since the last sync, after which devices that swap hold the update's weights.
-    swaps: whether they do.
+    swaps: whether they do. large_deltas: whether the last changes of weights took more than they should.
     """
 
     job: ResolvedJob
@@ -92,20 +97,24 @@ class Stages:
     log: EventLog
     stop: Callable[[], bool]
     look: Callable[[], None] = lambda: None
+    keep: Callable[[], None] = lambda: None
     held: int = 0
     phases: dict[str, float] = field(default_factory=dict)
     spent: bool = False
     swaps: bool = False
+    large_deltas: bool = False
 
     def start(self, calls: BatchCalls, stages: Iterable[str]) -> None:
         """Begin these stages of the batch: feed, generate, reward, those of inference and of training."""
         stages = list(stages)
+        self.keep()
         if "generate" in stages:
             if self.spent and self.swaps:
                 self.sync(self.held)
             self.spent = calls.batch.kind == "train"
         for stage in stages:
             calls.of_stage[stage] = self._start(stage, calls)
+            calls.devices[stage] = self._devices(stage)
 
     def account(self, calls: BatchCalls, members: Sequence[Member], others: Sequence[Any]) -> None:
         """Ask devices, and others who move rows, what the batch took; they answer after what they do."""
@@ -115,8 +124,15 @@ class Stages:
         if profile and {calls.batch.step, calls.batch.step - 1} & {*profile.steps}:
             recording = [m.worker for m in members if m.role.rank in profile.ranks]
             calls.traces += [worker.traces() for worker in recording]
-        workers = [*others, *(member.worker for member in members)]
-        calls.traffic += [worker.traffic() for worker in workers]
+        calls.traffic += [worker.traffic() for worker in others]
+        for member in members:
+            calls.moved[member.role.rank] = member.worker.traffic()
+
+    def account_anew(self, calls: BatchCalls) -> None:
+        """Ask those who live; whoever was asked before may have died."""
+        calls.peaks, calls.traffic, calls.moved, calls.traces = {}, [], {}, []
+        actors = self.actors
+        self.account(calls, actors.members, [actors.feeder, *actors.rewards])
 
     def finish(self, calls: BatchCalls, stages: Sequence[str]) -> None:
         """Wait for stages that were started; a failure of any call of the batch ends the wait."""
@@ -128,7 +144,7 @@ class Stages:
         batch, held_out = calls.batch, calls.batch.kind == "eval"
         for stage in ("generate", *INFERENCE_STATES, "compare", "reward", *TRAINING_STATES):
             spans = [getattr(report, "span", report) for report in calls.reports(stage)]
-            self.spans(stage, batch.step, spans, held_out)
+            self.spans(stage, batch.step, spans, calls.devices.get(stage, []), held_out)
         tell_reward_errors(self.log, batch, calls.reports("reward"))
 
     def settle(self, calls: BatchCalls) -> bool:
@@ -136,13 +152,11 @@ class Stages:
 
         The update ranks agree before the first of them trains, so all have trained or none has.
         """
-        self.wait_for_warehouses()
-        now = calls.now
-        pools = (now.pool, now.next_pool) if isinstance(now, Round) else ()
-        for batch in (calls.batch, *pools, *calls.beside):
-            with contextlib.suppress(DockError):  # who is gone holds nothing that could be dropped
-                drop = [self.actors.feeder.drop(batch)]
-                self.wait("drop", drop, interruptible=False)
+        self.drop(calls)
+        return self.trained_on(calls)
+
+    def trained_on(self, calls: BatchCalls) -> bool:
+        """Whether the update ranks have trained on a batch that was dropped, once they know."""
         updates = calls.of_stage.get("update", [])
         self.ended("update", updates)
         trained = len(calls.reports("update"))
@@ -153,6 +167,16 @@ class Stages:
             )
         return trained > 0
 
+    def drop(self, calls: BatchCalls) -> None:
+        """Free the rows of a batch that cannot go on, with its pools; who waits for them hears of it."""
+        self.wait_for_warehouses()
+        now = calls.now
+        pools = (now.pool, now.next_pool) if isinstance(now, Round) else ()
+        for batch in (calls.batch, *pools, *calls.beside):
+            with contextlib.suppress(DockError):  # who is gone holds nothing that could be dropped
+                drop = [self.actors.feeder.drop(batch)]
+                self.wait("drop", drop, interruptible=False)
+
     def sync(self, version: int) -> None:
         """Give the rollout layout the update layout's weights; every engine must hold the same. Nobody takes
         them where nothing is generated."""
@@ -161,11 +185,12 @@ class Stages:
             return
         calls = [worker.sync(version) for worker in self.actors.devices]
         reports = self.wait("sync", calls, interruptible=False)
-        self.spans("sync", max(version, 1), [report.span for report in reports])
+        devices = [member.role.rank for member in self.actors.members]
+        self.spans("sync", max(version, 1), [report.span for report in reports], devices)
         check_sums(version, reports)
         moved = [report.reshard for report in reports if report.reshard]
         if moved:
-            self.log.write(reshard_event(version, moved))
+            self._tell_moves(reshard_event(version, moved))
         self.swaps = any(report.rests for report in reports)
         self.held, self.spent = version, False
 
@@ -182,35 +207,53 @@ class Stages:
         """Note that they have. reports: of all devices that sent or switched."""
         check_sums(version, reports)
         figures = [report.in_flight for report in reports if report.in_flight]
-        self.log.write(in_flight_event(version, figures))
+        self._tell_moves(in_flight_event(version, figures))
         self.held = version
+
+    def _tell_moves(self, event: ReshardEvent | InFlightEvent) -> None:
+        self.log.write(event)
+        told = large_deltas(event)
+        if told and not self.large_deltas:  # once, until they are small again
+            self.log.write(WarningEvent(step=event.step, message=told))
+        self.large_deltas = bool(told)
 
     def wait_for_warehouses(self) -> None:
         """Until each answers, or the run is to stop: a lost one is placed and started again, by Ray."""
         limit = self.job.spec.flow.stage_timeout_seconds
-        deadline = time.monotonic() + limit
+        deadline = monotonic() + limit
         for index, warehouse in enumerate(self.actors.warehouses):
             while True:
                 try:
-                    warehouse.address().result(timeout=WAREHOUSE_ANSWER_SECONDS)
+                    answers("warehouse", [warehouse.address()], seconds=WAREHOUSE_ANSWER_SECONDS)
                     break
-                except (RljobError, TimeoutError) as error:
+                except RljobError as error:
                     if self.stop():
                         return
-                    if time.monotonic() > deadline:
+                    if monotonic() > deadline:
                         raise DeadlineError(
                             f"warehouse {index} did not come back within {limit:.0f} s "
                             "(spec.flow.stageTimeoutSeconds)",
                             stage="warehouse",
                         ) from error
-                    time.sleep(0.5)
+                    sleep(0.5)
 
     def spans(
-        self, stage: str, step: int, spans: Sequence[Span | None], held_out: bool = False
+        self,
+        stage: str,
+        step: int,
+        spans: Sequence[Span | None],
+        devices: Sequence[int],
+        held_out: bool = False,
     ) -> None:
         """Write when a stage ran on each worker, and keep the slowest's seconds for the step."""
         slowest = write_spans(
-            self.log, self.job, stage=stage, step=step, spans=spans, held_out=held_out
+            self.log,
+            self.job,
+            stage=stage,
+            step=step,
+            spans=spans,
+            devices=devices,
+            held_out=held_out,
         )
         if slowest is not None and not held_out:
             self.phases[stage] = slowest
@@ -233,17 +276,17 @@ class Stages:
         beside: calls that run at the same time. The first that fails ends the wait: others may be
         waiting for its rows.
         """
-        deadline = time.monotonic() + self.job.spec.flow.stage_timeout_seconds
+        deadline = monotonic() + self.job.spec.flow.stage_timeout_seconds
         pending = list(calls)
         while pending:
             self.look()
-            done, pending = ended_of(pending, seconds=0.1)
+            done, pending = ended_of(pending, seconds=0.1, until=FIRST_EXCEPTION)
             results(done)  # a failure of one shows at once, not when the last has ended
             ended, beside = ended_of(beside)
             results(ended)
             if pending and interruptible and self.stop():
                 raise Interrupted(stage)
-            if pending and time.monotonic() > deadline:
+            if pending and monotonic() > deadline:
                 raise self.late(stage, len(pending), len(calls))
         return results(calls)
 
@@ -261,6 +304,14 @@ class Stages:
             f"{self.job.spec.flow.stage_timeout_seconds:.0f} s (spec.flow.stageTimeoutSeconds)",
             stage=stage,
         )
+
+    def _devices(self, stage: str) -> list[int]:
+        """That `_start` asks, in its order."""
+        if stage in ("feed", "reward"):
+            return []
+        generates = stage == "generate"
+        members = self.actors.rollout_members() if generates else self.actors.update_members()
+        return [member.role.rank for member in members]
 
     def _start(self, stage: str, calls: BatchCalls) -> list[Call]:
         actors, batch, now = self.actors, calls.batch, calls.now

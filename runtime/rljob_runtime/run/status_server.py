@@ -1,19 +1,22 @@
-"""What a driver on a cluster is asked: how far it is, for other rollout devices, stacks, by Prometheus.
+"""What a driver on a cluster is asked: how far it is, for other rollout devices, a checkpoint, stacks, by
+Prometheus.
 
-GET /status: one JSON document with the last step, the last checkpoint, alarms and the rollout devices. PUT
+GET /status: one JSON document with the last step, the last checkpoint, alarms, the replicas that train where
+they may be fewer, and the rollout devices. PUT
 /scale {"rollout": N}: another number of these; 202 with the document, 400 where N is wrong, 409 where
-the job cannot change it. POST /stacks {"deadline": NAME, "message": TEXT}: everybody's stacks are written,
+the job cannot change it. POST /checkpoint: 202; a checkpoint comes after the step that is under way. POST
+/stacks {"deadline": NAME, "message": TEXT}: everybody's stacks are written,
 200 with what the run was doing and where they are. All want the job's token. GET /metrics: figures, for
 whoever reaches the port.
 `/`: the page of `rljob watch --web`, behind the token too.
 Subscribes to the event log; started by `launch` where the environment names a port; the other side of
-the first three is the operator's `progress`.
+the first four is the operator's `progress`.
 """
 
 import asyncio
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,7 +24,9 @@ from aiohttp import web
 
 from rljob_api.spec.guards import AlarmReport
 from rljob_api.spec.json_text import parse_json
+from rljob_api.spec.section import Section
 from rljob_api.spec.status import LastCheckpoint, Progress
+from rljob_api.topology.fewer_replicas import ReplicasReport
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.errors import ScaleRefused
 from rljob_runtime.record.event_types import (
@@ -30,8 +35,11 @@ from rljob_runtime.record.event_types import (
     CopiedEvent,
     DockEvent,
     Event,
+    ReplicasEvent,
     StepEvent,
+    StragglerEvent,
 )
+from rljob_runtime.report.display.wording import straggler_text
 from rljob_runtime.report.run_figures import CONTENT_TYPE, RunFigures
 from rljob_runtime.report.watch.http_server import HttpServer, short_body, shows
 from rljob_runtime.report.watch.live_document import LiveRun
@@ -50,7 +58,8 @@ class StatusServer:
 
     requests: where other numbers of rollout devices are asked for. figures: what /metrics shows. copied:
     what counts as the last checkpoint is its copy on remote storage. run: what the page shows, read once
-    somebody looks at it. stacks: where everybody's are asked for.
+    somebody looks at it. stacks: where everybody's are asked for. save: set where a checkpoint is, after
+    keep_save was called.
     """
 
     def __init__(
@@ -63,20 +72,25 @@ class StatusServer:
         figures: RunFigures,
         run: WatchedRun,
         stacks: StacksRequests,
+        save: threading.Event,
+        keep_save: Callable[[], None] = lambda: None,
         copied: bool = False,
         host: str = "0.0.0.0",
     ) -> None:
         self._total_steps = total_steps
         self._saved = CopiedEvent if copied else CheckpointEvent
         self.requests, self.figures, self.stacks = requests, figures, stacks
+        self.save, self.keep_save = save, keep_save
         self._token = token
         self._document: dict[str, Any] = {}
+        self._slow: dict[tuple[object, ...], str] = {}
         self._told = threading.Event()
         self._told.set()  # there is nothing to tell yet
         routes = [
             web.get("/metrics", self._answer_metrics),
             web.get("/status", self._answer_status),
             web.put("/scale", self._answer_scale),
+            web.post("/checkpoint", self._answer_checkpoint),
             web.post("/stacks", self._answer_stacks),
             *Page(LiveRun(run), token).routes(),
         ]
@@ -92,22 +106,30 @@ class StatusServer:
             path = data_path(event.data_paths)
             self._document = {**self._document, "dockDataPath": path}
         elif isinstance(event, AlarmEvent):
-            self._take_alarm(event)
+            raised = event.state == "raised"
+            self._take_alarm(event.alarm, event.step, event.message if raised else "")
+        elif isinstance(event, StragglerEvent):
+            key = (event.state, *event.devices)
+            self._slow.pop(key, None)
+            if event.status == "slow":
+                self._slow[key] = straggler_text(event)
+            self._take_alarm("straggler", event.step, "; ".join(self._slow.values()))
+        elif isinstance(event, ReplicasEvent):
+            told = {name: getattr(event, name) for name in ReplicasReport.model_fields}
+            self._document = {**self._document, "replicas": _plain(ReplicasReport(**told))}
         elif isinstance(event, CheckpointEvent | CopiedEvent) and isinstance(event, self._saved):
             time = datetime.fromtimestamp(event.time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             path = event.uri if isinstance(event, CopiedEvent) else event.path
             saved = LastCheckpoint(step=event.step, path=path, time=time)
             self._document = {**self._document, "checkpoint": _plain(saved)}
-        if isinstance(event, StepEvent | AlarmEvent | self._saved):
+        if isinstance(event, StepEvent | AlarmEvent | StragglerEvent | self._saved):
             self._told.clear()
 
-    def _take_alarm(self, event: AlarmEvent) -> None:
-        others = [
-            alarm for alarm in self._document.get("alarms", []) if alarm["name"] != event.alarm
-        ]
-        if event.state == "raised":
-            told = AlarmReport(name=event.alarm, step=event.step, message=event.message)
-            others.append(_plain(told))
+    def _take_alarm(self, name: str, step: int, message: str) -> None:
+        """An alarm as it is now; without a message it is over."""
+        others = [alarm for alarm in self._document.get("alarms", []) if alarm["name"] != name]
+        if message:
+            others.append(_plain(AlarmReport(name=name, step=step, message=message)))
         self._document = {**self._document, "alarms": others}
 
     def document(self) -> bytes:
@@ -136,6 +158,12 @@ class StatusServer:
             error = {"error": str(refused)}
             return web.json_response(error, status=409 if refused.conflict else 400)
         return web.Response(status=202, body=self.document(), content_type="application/json")
+
+    async def _answer_checkpoint(self, request: web.Request) -> web.Response:
+        self._admit(request)
+        self.keep_save()
+        self.save.set()
+        return web.Response(status=202)
 
     async def _answer_stacks(self, request: web.Request) -> web.Response:
         self._admit(request)
@@ -191,5 +219,5 @@ def _rounded(reward: float | None) -> float | None:
     return None if reward is None else round(reward, REWARD_DIGITS)
 
 
-def _plain(section: Progress | LastCheckpoint | AlarmReport) -> dict[str, Any]:
+def _plain(section: Section) -> dict[str, Any]:
     return section.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -3,7 +3,11 @@
 Derived from the algorithm; given to the dock's servers when they start.
 """
 
+from pathlib import Path
+
+from rljob_api.model.architecture import find_shape
 from rljob_api.spec.environment import OUTCOME_BYTES
+from rljob_api.spec.workload import Model
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.dock.graph import State, StateGraph
 
@@ -17,26 +21,38 @@ TOKEN_COLUMN_BYTES = 4
 RESPONSE_MASK = "response_mask"
 """Column of jobs whose samples have turns: 1 for each token of the response that the policy drew, 0 for
 those of a tool's answer or an observation. Per-token columns have values of the former alone."""
+ROUTES = "routed_experts"
+"""Column of jobs that replay the rollout's routes: the experts of the tokens of prompt and response, but for
+the last one, bytes as `models.routes` packs them."""
+PICTURE_COLUMNS = ("pixels", "picture_sizes")
+"""Columns of jobs whose prompts show pictures, once a group: their values of 8 bits, one picture behind the
+other, and height and width of each."""
+PASSED = "passed"
+"""Column of jobs with a difficulty filter: what became of a sample in its first reward (`passed_rows`)."""
 OUTCOME = "outcome"
-"""Column of jobs with games: how a sample's ended, as JSON in OUTCOME_BYTES at most."""
+"""Column of jobs with games or agents: how a sample's ended, as JSON in OUTCOME_BYTES at most."""
 
 
 def state_graph(spec: ResolvedSpec) -> StateGraph:
     """The states of the job's algorithm, in a sample's order."""
     mask = (RESPONSE_MASK,) if spec.has_turns else ()
-    task, outcome = (("task",), (OUTCOME,)) if spec.data.environment is not None else ((), ())
+    task, outcome = (("task",), (OUTCOME,)) if spec.has_outcomes else ((), ())
+    prompt = ("prompt", *PICTURE_COLUMNS) if spec.model.vision else ("prompt",)
+    passed = (PASSED,) if spec.data.difficulty_filter is not None else ()
+    routes = (ROUTES,) if spec.update.router_replay else ()
     update_needs = (
-        "prompt",
+        *prompt,
         *mask,
         *spec.algorithm.params.response_columns,
         *spec.algorithm.params.scalars,
+        *passed,
     )
     model_score = (MODEL_SCORE,) if spec.reward_model else ()
     known = {
         "generate": State(
             name="generate",
-            needs=("prompt", *task),
-            writes=("response", "rollout_logprobs", *mask, *outcome),
+            needs=(*prompt, *task),
+            writes=("response", "rollout_logprobs", *mask, *routes, *outcome),
         ),
         "reward-model": State(
             name="reward-model", needs=("prompt", "response"), writes=(MODEL_SCORE,)
@@ -44,16 +60,16 @@ def state_graph(spec: ResolvedSpec) -> StateGraph:
         "reward": State(
             name="reward",
             needs=("task", "response", *mask, *model_score, *outcome),
-            writes=("reward",),
+            writes=("reward", *passed),
         ),
         "reference": State(
-            name="reference", needs=("prompt", "response", *mask), writes=("reference_logprobs",)
+            name="reference", needs=(*prompt, "response", *mask), writes=("reference_logprobs",)
         ),
         "teacher": State(
-            name="teacher", needs=("prompt", "response", *mask), writes=("teacher_logprobs",)
+            name="teacher", needs=(*prompt, "response", *mask), writes=("teacher_logprobs",)
         ),
-        "values": State(name="values", needs=("prompt", "response", *mask), writes=("values",)),
-        "update": State(name="update", needs=update_needs),
+        "values": State(name="values", needs=(*prompt, "response", *mask), writes=("values",)),
+        "update": State(name="update", needs=(*update_needs, *routes)),
         "critic": State(name="critic", needs=update_needs),
         "compare": State(name="compare", needs=update_needs),
     }
@@ -73,15 +89,29 @@ def training_states(spec: ResolvedSpec) -> tuple[str, ...] | None:
     return tuple(s for s in spec.states if s != "compare") if spec.has_pairs else None
 
 
-def written_bytes(spec: ResolvedSpec, *, states: tuple[str, ...] | None) -> int:
-    """Most bytes that the states write to one row: what a warehouse keeps free for it."""
+def route_bytes(spec: ResolvedSpec, model: Path) -> int:
+    """Of a token's routes in the dock; 0 where none are kept. model: the policy's directory."""
+    if not spec.update.router_replay:
+        return 0
+    shape = find_shape(Model(path=str(model)), base_dir=Path())
+    assert shape is not None, "a rule refuses to replay routes of a model of unknown shape"
+    return shape.route_bytes
+
+
+def written_bytes(
+    spec: ResolvedSpec, *, states: tuple[str, ...] | None, route_bytes: int = 0
+) -> int:
+    """Most bytes that the states write to one row: what a warehouse keeps free for it. route_bytes: of a
+    token's routes, where they are kept."""
     written = {
         column
         for state in state_graph(spec).states
         if states is None or state.name in states
         for column in state.writes
     }
-    scalars = {"reward", MODEL_SCORE}
-    tokens = len(written - scalars - {OUTCOME}) * spec.batch.max_response_length
-    outcome = OUTCOME_BYTES if OUTCOME in written else 0
-    return TOKEN_COLUMN_BYTES * (tokens + len(written & scalars)) + outcome
+    scalars = {"reward", MODEL_SCORE, PASSED}
+    tokens = len(written - scalars - {OUTCOME, ROUTES}) * spec.batch.max_response_length
+    others = OUTCOME_BYTES if OUTCOME in written else 0
+    if ROUTES in written:
+        others += route_bytes * (spec.batch.max_prompt_length + spec.batch.max_response_length)
+    return TOKEN_COLUMN_BYTES * (tokens + len(written & scalars)) + others

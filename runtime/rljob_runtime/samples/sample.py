@@ -7,9 +7,12 @@ Device workers build a `SampleBatch` from the dock's columns; engines and algori
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 from torch import Tensor
+
+from rljob_runtime.samples.pictures import Picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,10 @@ class SampleBatch:
     scalars: one value a sample, shape [B].
     whole: each response with the tokens that tools put between, which a model reads and nobody learns;
     drawn: which of them the policy drew, bool. Both are empty where it drew all.
+    routes: the experts that the rollout sent each token to, but for a sample's last one, as `models.routes`
+    packs them; empty where the model routes by itself.
+    pictures: those of each prompt, in order; text_pictures: those that tools put into each text. Both are
+    empty where there are none.
     """
 
     prompts: list[Tensor]
@@ -32,11 +39,19 @@ class SampleBatch:
     scalars: dict[str, Tensor] = field(default_factory=dict)
     whole: list[Tensor] = field(default_factory=list)
     drawn: list[Tensor] = field(default_factory=list)
+    routes: list[Tensor] = field(default_factory=list)
+    pictures: list[list[Picture]] = field(default_factory=list)
+    text_pictures: list[list[Picture]] = field(default_factory=list)
 
     @property
     def texts(self) -> list[Tensor]:
         """What a model reads behind each sample's prompt."""
         return self.whole or self.responses
+
+    @property
+    def all_pictures(self) -> list[Picture]:
+        """The prompts', then the texts'."""
+        return [*chain(*self.pictures), *chain(*self.text_pictures)]
 
     @property
     def num_samples(self) -> int:
@@ -108,6 +123,9 @@ class SampleBatch:
             },
             whole=[text for part in parts for text in part.whole],
             drawn=[row for part in parts for row in part.drawn],
+            routes=[row for part in parts for row in part.routes],
+            pictures=_joined([(part.pictures, len(part.prompts)) for part in parts]),
+            text_pictures=_joined([(part.text_pictures, part.num_samples) for part in parts]),
         )
 
     def select(self, samples: Sequence[int]) -> "SampleBatch":
@@ -122,4 +140,14 @@ class SampleBatch:
             scalars={name: values_B[index_B] for name, values_B in self.scalars.items()},
             whole=[self.whole[i] for i in samples] if self.whole else [],
             drawn=[self.drawn[i] for i in samples] if self.drawn else [],
+            routes=[self.routes[i] for i in samples] if self.routes else [],
+            pictures=[self.pictures[group] for group in groups.tolist()] if self.pictures else [],
+            text_pictures=[self.text_pictures[i] for i in samples] if self.text_pictures else [],
         )
+
+
+def _joined(parts: list[tuple[list[list[Picture]], int]]) -> list[list[Picture]]:
+    """Pictures of the rows of all parts, each with how many rows it has; empty where no part has any."""
+    if not any(pictures for pictures, _ in parts):
+        return []
+    return [row for pictures, count in parts for row in pictures or [[] for _ in range(count)]]

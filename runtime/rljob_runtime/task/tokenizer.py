@@ -5,11 +5,13 @@ between moves token ids. Stop strings live here because only text knows them.
 """
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from rljob_api.model.vision import language_part
 from rljob_api.spec.json_text import read_json
 from rljob_api.spec.messages import show
 from rljob_runtime.errors import ConfigError
@@ -19,7 +21,10 @@ NUM_BYTES = 256
 PAD_ID, BOS_ID, EOS_ID = 256, 257, 258
 SPECIAL_NAMES = {PAD_ID: "<pad>", BOS_ID: "<bos>", EOS_ID: "<eos>"}
 BYTE_VOCABULARY = 259
+PICTURE_NAMES = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
+PICTURE_VOCABULARY = BYTE_VOCABULARY + len(PICTURE_NAMES)
 MAX_BYTES_OF_CHARACTER = 4
+Message = Mapping[str, Any]
 ANSWER, MESSAGE = "rljob-answer", "rljob-message"
 """Stand for messages where a chat template is looked at."""
 CUT = "..."
@@ -60,6 +65,18 @@ class Tokenizer(Protocol):
         an end token was drawn already."""
         ...
 
+    def conversation(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
+        """Ids of an agent's messages (`chat_request`) in the chat template, up to where the answer begins.
+        Raises ConfigError where it cannot have them."""
+        ...
+
+    def behind_answer(
+        self, messages: Sequence[Message], tools: Sequence[Message], *, ended: bool
+    ) -> list[int]:
+        """Ids of messages that follow an answer which was drawn, up to where the next one begins. ended: as
+        of `between_turns`. Raises ConfigError as `conversation`."""
+        ...
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; special tokens give nothing."""
         ...
@@ -98,6 +115,22 @@ class ByteTokenizer:
         """Raises ConfigError: bytes have no chat template."""
         return self.chat(""), []
 
+    def conversation(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
+        """A begin token and the messages, one behind the other as they are, with an end token behind each of
+        the assistant's. Tools are not told."""
+        return [BOS_ID, *self.behind_answer(messages, tools, ended=True)]
+
+    def behind_answer(
+        self, messages: Sequence[Message], tools: Sequence[Message], *, ended: bool
+    ) -> list[int]:
+        """The messages as they are."""
+        found: list[int] = []
+        for message in messages:
+            found += self.continuation(message["content"])
+            if message["role"] == "assistant":
+                found.append(EOS_ID)
+        return found
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the bytes; broken UTF-8 gives U+FFFD."""
         return bytes(i for i in ids if i < NUM_BYTES).decode(errors="replace")
@@ -105,6 +138,28 @@ class ByteTokenizer:
     def texts(self, ids: Sequence[int]) -> list[str]:
         """A byte that is no character by itself gives U+FFFD."""
         return [SPECIAL_NAMES.get(i) or self.decode([i]) for i in ids]
+
+
+class PictureByteTokenizer(ByteTokenizer):
+    """The same with the tokens of a Qwen2.5-VL's pictures behind them."""
+
+    vocab_size: int = PICTURE_VOCABULARY
+    _names = re.compile("(" + "|".join(map(re.escape, PICTURE_NAMES)) + ")")
+
+    def encode(self, text: str) -> list[int]:
+        """A begin token and the text's bytes; names of pictures' tokens are these."""
+        parts = self._names.split(text)
+        return [BOS_ID, *(token for part in parts for token in _picture_ids(part) or part.encode())]
+
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        """As of bytes, with the names of pictures' tokens."""
+        names = dict(enumerate(PICTURE_NAMES, BYTE_VOCABULARY))
+        return [names.get(i) or super(PictureByteTokenizer, self).texts([i])[0] for i in ids]
+
+
+def _picture_ids(text: str) -> list[int]:
+    """The token of this name; none of other texts."""
+    return [BYTE_VOCABULARY + PICTURE_NAMES.index(text)] if text in PICTURE_NAMES else []
 
 
 class HFTokenizer:
@@ -172,9 +227,45 @@ class HFTokenizer:
         if not found:
             raise ConfigError(
                 f"the chat template of {self._path} leaves out an answer or the message behind it, so that a "
-                "game has no turns (spec.data.environment with data.chat); set data.chat to false"
+                "game (spec.data.environment with data.chat) or an agent (spec.rollout.agent) has no turns; "
+                "set data.chat to false, or use another template"
             )
         return self.continuation(before), self.continuation(after)
+
+    def conversation(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
+        """Ids of the whole template."""
+        return self.continuation(self._templated(messages, tools))
+
+    def behind_answer(
+        self, messages: Sequence[Message], tools: Sequence[Message], *, ended: bool
+    ) -> list[int]:
+        """Ids of what the template writes behind an answer's text."""
+        shown = [{"role": "user", "content": "-"}, {"role": "assistant", "content": ANSWER}]
+        _, found, behind = self._templated([*shown, *messages], tools).partition(ANSWER)
+        if not found:
+            raise ConfigError(f"the chat template of {self._path} leaves out an earlier answer")
+        ids, before = self.continuation(behind), self._markers[0]
+        ends = [place for place, token in enumerate(before) if token in self.eos_ids]
+        return ids[ends[0] + 1 :] if ended and ends else ids
+
+    def _templated(self, messages: Sequence[Message], tools: Sequence[Message]) -> str:
+        if not self._tokenizer.chat_template:
+            raise ConfigError(
+                f"the tokenizer of {self._path} has no chat template, in which an agent's messages are put "
+                "(spec.rollout.agent); add chat_template.jinja"
+            )
+        try:
+            text = self._tokenizer.apply_chat_template(
+                list(messages),
+                tools=list(tools) or None,
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+        except Exception as error:  # a template raises what it likes
+            raise ConfigError(
+                f"the chat template of {self._path} refuses these messages: {error}"
+            ) from error
+        return str(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text without special tokens; spaces stay as they are."""
@@ -191,7 +282,7 @@ class HFTokenizer:
         ids = {self._tokenizer.eos_token_id}
         for name in ("generation_config.json", "config.json"):
             file = self._path / name
-            named = _object(file).get("eos_token_id") if file.is_file() else None
+            named = language_part(_object(file)).get("eos_token_id") if file.is_file() else None
             several = named if isinstance(named, list) else [named]
             if wrong := [i for i in several if not isinstance(i, int | None)]:
                 raise ConfigError(f"{file}: eos_token_id is {show(wrong[0])}; must be a token's id")
@@ -204,15 +295,22 @@ class HFTokenizer:
         return found
 
 
+BYTE_TOKENIZERS: dict[str, type[ByteTokenizer]] = {
+    "byte": ByteTokenizer,
+    "byte-pictures": PictureByteTokenizer,
+}
+
+
 def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of a model's directory. Raises ConfigError when there is none."""
     marker = path / MARKER
     if not marker.is_file():
         return HFTokenizer(path)
     kind = _object(marker).get("type")
-    if kind != "byte":
-        raise ConfigError(f"{marker}: type is {kind!r}; this version knows only 'byte'")
-    return ByteTokenizer()
+    if not isinstance(kind, str) or kind not in BYTE_TOKENIZERS:
+        known = " and ".join(map(repr, BYTE_TOKENIZERS))
+        raise ConfigError(f"{marker}: type is {kind!r}; this version knows only {known}")
+    return BYTE_TOKENIZERS[kind]()
 
 
 def _object(file: Path) -> dict[str, Any]:
@@ -226,9 +324,16 @@ def _object(file: Path) -> dict[str, Any]:
     return found
 
 
-def save_byte_tokenizer(folder: Path) -> None:
-    """Mark a model's directory as one with the byte tokenizer."""
-    (folder / MARKER).write_text(json.dumps({"type": "byte"}) + "\n")
+def save_byte_tokenizer(folder: Path, *, pictures: bool = False) -> None:
+    """Mark a model's directory as one with the byte tokenizer. pictures: with tokens for these."""
+    kind = "byte-pictures" if pictures else "byte"
+    (folder / MARKER).write_text(json.dumps({"type": kind}) + "\n")
+
+
+def opening(tokenizer: Tokenizer) -> list[int]:
+    """The token that every conversation of an agent begins with, which is the prompt of its sample. Raises
+    ConfigError for a tokenizer without a chat template."""
+    return tokenizer.conversation([{"role": "user", "content": "-"}], [])[:1]
 
 
 def make_stopped(tokenizer: Tokenizer, stop: Sequence[str]) -> Callable[[list[int]], bool]:

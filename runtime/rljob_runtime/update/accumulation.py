@@ -125,12 +125,14 @@ class Accumulation:
 
     def _loss_of(self, found: TokenLogprobs, batch: SampleBatch) -> tuple[Tensor, LossOutput]:
         counts = Totals.of([batch])
-        output = self._loss(found.logprobs_T, batch, UNDIVIDED)
+        output = self._loss(found.logprobs_T.cpu(), batch, UNDIVIDED)  # samples are on the host
         loss = output.loss
         if found.router_load is not None and found.router_load.coefficient:
             # The balance of each micro-batch counts as much as what the loss is a mean over.
             size = counts.num_tokens if output.mean_over == "tokens" else counts.num_sequences
-            loss = loss + found.router_load.coefficient * size * found.router_load.balance_loss()
+            loss = (
+                loss + found.router_load.coefficient * size * found.router_load.balance_loss().cpu()
+            )
         return loss, output
 
     def _record(

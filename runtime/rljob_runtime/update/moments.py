@@ -84,8 +84,7 @@ class Float8Moments:
             # 32 bits, as the CPU's generator forgets all above them.
             random.manual_seed(zlib.crc32(f"{name} {step}".encode()))
             flat, gradient = weight.view(-1), gradients[name].reshape(-1)
-            for start in range(0, len(flat), AT_ONCE):
-                items = slice(start, min(start + AT_ONCE, len(flat)))
+            for items in _parts_of(flat):
                 first = self._first[name].read(items)
                 second = self._second[name].read(items).square_()
                 yield Part([flat[items]], [gradient[items]], [first], [second])
@@ -95,11 +94,46 @@ class Float8Moments:
     def state_dict(self) -> dict[str, Tensor]:
         """`exp_avg.<name>`, `exp_avg_sq.<name>` (its root), and with `_scale` in their names the scales."""
         held = {"exp_avg": self._first, "exp_avg_sq": self._second}
-        codes = {f"{kind}.{n}": m.codes for kind, by in held.items() for n, m in by.items()}
-        scales = {f"{kind}_scale.{n}": m.scales for kind, by in held.items() for n, m in by.items()}
-        return codes | scales
+        named = [(kind, f"{kind}.{n}", m) for kind, by in held.items() for n, m in by.items()]
+        codes = {name: moment.codes for _, name, moment in named}
+        return codes | {scales_name(name, kind): moment.scales for kind, name, moment in named}
 
 
 def moments_bytes(items: int, item_bytes: int, *, float8: bool) -> int:
     """Of one weight. item_bytes: of what is stepped."""
     return 2 * (float8_bytes(items) if float8 else items * item_bytes)
+
+
+def scales_name(name: str, kind: str) -> str:
+    """In a state, the name of the scales of a moment in 8 bits. kind: `exp_avg` or `exp_avg_sq`; others have
+    none."""
+    share, found, parameter = name.partition(f"{kind}.")
+    return f"{share}{kind}_scale.{parameter}" if found else f"{name}_scale"
+
+
+def moment_values(state: Mapping[str, Tensor], name: str, kind: str) -> Tensor:
+    """A state's tensor, and of a moment in 8 bits what it holds, in float32: of a mean square the root."""
+    scales = state.get(scales_name(name, kind))
+    if scales is None:
+        return state[name]
+    held = Float8(state[name], scales)
+    return held.read(slice(0, held.codes.numel())).view(held.codes.shape)
+
+
+def moment_in_float8(name: str, kind: str, values: Tensor) -> dict[str, Tensor]:
+    """The inverse: codes and scales by their names in a state. Blocks that begin elsewhere than they did have
+    other scales, and round by chance; what is drawn follows from the name."""
+    held, flat = Float8.zeros_like(values), values.reshape(-1)
+    random = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    for items in _parts_of(flat):
+        if kind == "exp_avg_sq":
+            held.write_root(items, flat[items].square(), random)
+        else:
+            held.write(items, flat[items], random)
+    return {name: held.codes, scales_name(name, kind): held.scales}
+
+
+def _parts_of(flat: Tensor) -> Iterator[slice]:
+    """Of AT_ONCE items, the last one of fewer."""
+    for start in range(0, len(flat), AT_ONCE):
+        yield slice(start, min(start + AT_ONCE, len(flat)))

@@ -11,6 +11,7 @@ from torch import Tensor
 from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.update.optimizers import StepOptimizer
+from rljob_runtime.update.state_places import StateRange
 from rljob_runtime.update.step_gradients import StepGradients
 
 
@@ -39,6 +40,10 @@ class OffloadedOptimizer:
         """On the host, where it is."""
         held = {name: self._swapped.held(tensor) for name, tensor in self._moved.items()}
         return self._optimizer.state_dict() | held
+
+    def ranges(self) -> dict[str, StateRange]:
+        """The other's."""
+        return self._optimizer.ranges()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """As the other's."""

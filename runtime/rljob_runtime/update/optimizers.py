@@ -12,6 +12,7 @@ from torch.distributed import ProcessGroup
 from rljob_api.spec.engines import Optimizer
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.update.adamw import AdamW, state_bytes
+from rljob_runtime.update.state_places import StateRange, adamw_ranges
 from rljob_runtime.update.step_gradients import GradientBuffer, StepGradients
 
 
@@ -28,6 +29,10 @@ class StepOptimizer(Protocol):
 
     def state_dict(self) -> dict[str, Tensor]:
         """This rank's part of the state by name; live tensors, not copies."""
+        ...
+
+    def ranges(self) -> dict[str, StateRange]:
+        """What the tensors of `state_dict` are of; empty where no other layout can take them."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -63,6 +68,10 @@ class WholeOptimizer:
     def state_dict(self) -> dict[str, Tensor]:
         """The whole state."""
         return self._adamw.state_dict()
+
+    def ranges(self) -> dict[str, StateRange]:
+        """Of whole parameters."""
+        return adamw_ranges(self._adamw.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Raises CheckpointError, with nothing copied, if names or shapes differ."""

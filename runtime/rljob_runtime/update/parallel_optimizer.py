@@ -16,6 +16,7 @@ from rljob_runtime.devices.collectives import size_of, sum_over_ranks
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.parallel.fully_sharded import (
+    first_row,
     held_rows,
     take_gradients,
     weight_shards,
@@ -31,7 +32,10 @@ from rljob_runtime.update.gradients import (
     clip_gradients,
 )
 from rljob_runtime.update.optimizers import tracked_adamw
+from rljob_runtime.update.state_places import StateRange, adamw_ranges
 from rljob_runtime.update.zero import ShardedAdamW
+
+OVER_STAGES = (Purpose.TIED_GRADIENTS, Purpose.TOWER_GRADIENTS)
 
 
 class ParallelOptimizer:
@@ -57,9 +61,10 @@ class ParallelOptimizer:
             for purpose in Purpose
         }
         rows = groups.grid.degrees.zero == 3 and groups[Purpose.CUT_GRADIENTS] is not None
-        share = _Rows if rows else _Share
         self._shares = [
-            share(held, purpose, settings, groups=groups, ledger=ledger)
+            (_Rows if rows and purpose is not Purpose.TOWER_GRADIENTS else _Share)(
+                held, purpose, settings, groups=groups, ledger=ledger
+            )
             for purpose, held in by_purpose.items()
             if held
         ]
@@ -81,6 +86,14 @@ class ParallelOptimizer:
             f"{share.purpose}.{name}": tensor
             for share in self._shares
             for name, tensor in share.adamw.state_dict().items()
+        }
+
+    def ranges(self) -> dict[str, StateRange]:
+        """By the same names."""
+        return {
+            f"{share.purpose}.{name}": found
+            for share in self._shares
+            for name, found in adamw_ranges(share.adamw.state_dict(), share.first).items()
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -153,8 +166,8 @@ class _Share:
         self._parameters, self._group, self._ledger = parameters, groups[purpose], ledger
         degrees = groups.grid.degrees
         self._zero = min(degrees.zero, 2)
-        # The ends of a pipeline would wait for each other after each micro-batch.
-        over_stages = purpose is Purpose.TIED_GRADIENTS and degrees.pipeline > 1
+        # The stages of a pipeline would wait for each other after each micro-batch.
+        over_stages = purpose in OVER_STAGES and degrees.pipeline > 1
         self._scatters = self._zero == 2 and not over_stages
         ranks = len(groups.grid.group(purpose, groups.rank))
         sizes = {name: parameter.numel() for name, parameter in parameters.items()}
@@ -165,6 +178,10 @@ class _Share:
             else tracked_adamw(parameters, settings, ledger)
         )
         self._gradients: WholeGradients | ScatteredGradients | None = None
+
+    @property
+    def first(self) -> dict[str, int]:
+        return self.adamw.first if isinstance(self.adamw, ShardedAdamW) else {}
 
     def begin(self) -> None:
         self.free()
@@ -219,6 +236,13 @@ class _Rows:
         self._group = groups[Purpose.TENSOR] if repeated else None
         self._rows, self._ledger = weight_shards(parameters), ledger
         self.adamw = tracked_adamw(self._rows, settings, ledger)
+
+    @property
+    def first(self) -> dict[str, int]:
+        return {
+            name: first_row(parameter) * math.prod(parameter.shape[1:])
+            for name, parameter in self._parameters.items()
+        }
 
     def begin(self) -> None:
         self.free()

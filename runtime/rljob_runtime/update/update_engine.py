@@ -6,7 +6,7 @@ Built-in engines and those of packages meet the same protocol; `engine_table` ma
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from pydantic import JsonValue
 from torch import Tensor
@@ -18,6 +18,7 @@ from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.accumulation import LossFn
+from rljob_runtime.update.state_places import StateRange
 from rljob_runtime.update.update_ranks import UpdateRanks
 
 
@@ -79,6 +80,15 @@ class UpdateEngine(Protocol[Step]):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continue from a `state_dict`; the weights have been loaded into the policy before."""
+        ...
+
+
+@runtime_checkable
+class MovableState(Protocol):
+    """An engine whose state ranks of another layout can take."""
+
+    def state_ranges(self) -> dict[str, StateRange]:
+        """What the tensors of `state_dict` are of; empty where no other layout can take them."""
         ...
 
 

@@ -42,6 +42,11 @@ class UpdateRanks:
         return self.groups[Purpose.REPLICA] if self.groups else None
 
     @property
+    def in_stages(self) -> bool:
+        """Whether ranks have different layers of a model, so that their work is unequal."""
+        return self.groups is not None and self.groups[Purpose.PIPELINE] is not None
+
+    @property
     def share(self) -> tuple[int, int]:
         """(this replica's number, number of replicas): whose samples this rank trains on."""
         return rank_of(self.data), size_of(self.data)

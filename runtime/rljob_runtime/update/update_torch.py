@@ -34,6 +34,7 @@ from rljob_runtime.update.offload import OffloadedOptimizer
 from rljob_runtime.update.optimizers import StepOptimizer, WholeOptimizer
 from rljob_runtime.update.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.update.precision import check_types
+from rljob_runtime.update.state_places import StateRange
 from rljob_runtime.update.step_gradients import StepGradients
 from rljob_runtime.update.update_ranks import UpdateRanks
 
@@ -100,9 +101,9 @@ class UpdateEngine:
             self._optimizer = OffloadedOptimizer(self._optimizer, swap, ledger)
 
     def logprobs(self, batch: SampleBatch) -> Tensor:
-        """Log-probs of the batch's response tokens [T], float, without gradient."""
+        """Log-probs of the batch's response tokens [T], float, without gradient, on the host."""
         with torch.no_grad():
-            return self._forward(batch, with_entropy=False).logprobs_T
+            return self._forward(batch, with_entropy=False).logprobs_T.cpu()
 
     def begin(self, loss: LossFn) -> Accumulation:
         """Start an optimizer step: `add` micro-batches to it, then `finish` it or `discard` it.
@@ -134,11 +135,13 @@ class UpdateEngine:
             begun.divide(totals)
             rate = learning_rate(self.step + 1, self._settings, self._total_steps)
             skip = signal < min_groups_with_signal or totals.num_tokens == 0
-            norm = 0.0 if skip else self._apply(begun, rate)
+            norm = 0.0 if skip else self._sum_up(begun)
             skip |= math.isnan(norm)
+            self.step += 1  # first, so that one that is cut while it steps counts as after no step
+            if not skip:
+                self._optimizer.step(rate)
         finally:
             begun.discard()
-        self.step += 1
         self.version += not skip
         return begun.metrics.reduce(self._ranks.data, num_tokens=totals.num_tokens) | {
             "gradient_norm": norm,
@@ -180,6 +183,12 @@ class UpdateEngine:
         counters = {"step": torch.tensor(self.step), "version": torch.tensor(self.version)}
         return self._optimizer.state_dict() | counters
 
+    def state_ranges(self) -> dict[str, StateRange]:
+        """What the tensors of `state_dict` are of; empty where no other layout can take them."""
+        found = self._optimizer.ranges()
+        counters = {n: StateRange(kind=n, shape=()) for n in ("step", "version")}
+        return found | counters if found else {}
+
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continue from a `state_dict`; together with the same weights, bit for bit.
 
@@ -213,18 +222,15 @@ class UpdateEngine:
         tokens, sequences, signal = (int(count) for count in counts)
         return Totals(num_tokens=tokens, num_sequences=sequences), signal
 
-    def _apply(self, begun: Accumulation, rate: float) -> float:
-        """Sum, clip, step; returns the norm of the model's gradient before clipping. NaN, on all ranks and
-        with nothing applied, where a rank's loss or gradient is not finite."""
+    def _sum_up(self, begun: Accumulation) -> float:
+        """Sum and clip; returns the norm of the model's gradient before clipping. NaN, on all ranks, where a
+        rank's loss or gradient is not finite."""
         loss, gradients = begun.metrics.loss, begun.gradients
         if not self._all_finite(loss, gradients.norm()):
             return math.nan
         gradients.sum_over_ranks()
         norm = gradients.clip(self._settings.gradient_clip)
-        if not self._all_finite(loss, norm):
-            return math.nan
-        self._optimizer.step(rate)
-        return norm
+        return norm if self._all_finite(loss, norm) else math.nan
 
     def _all_finite(self, loss: float, norm: float) -> bool:
         """Whether every rank's loss and gradient norm are; all ranks learn the same. [ranks] → [ranks]."""

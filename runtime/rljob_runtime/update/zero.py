@@ -39,8 +39,9 @@ class ShardedAdamW:
         ledger: MemoryLedger,
     ) -> None:
         self._buckets, self._group = buckets, group
+        kind = ledger.kind_of(next(iter(parameters.values())))
         self._flats = [_lay_out(parameters, bucket) for bucket in buckets]
-        ledger.track(MemoryKind.UPDATE_WEIGHTS, self._flats)
+        ledger.track(kind or MemoryKind.UPDATE_WEIGHTS, self._flats)
         rank = rank_of(group)
         self._owned = [bucket.owned(rank) for bucket in buckets]
         self._parts = [
@@ -76,6 +77,11 @@ class ShardedAdamW:
     def state_dict(self) -> dict[str, Tensor]:
         """This rank's part of AdamW's state; `Bucket.owned` says which items of a parameter it is."""
         return self._adamw.state_dict()
+
+    @property
+    def first(self) -> dict[str, int]:
+        """The first item of each parameter that is this rank's."""
+        return {piece.name: piece.start for owned in self._owned for piece in owned}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Copy a `state_dict` of the same rank of as many. Raises CheckpointError if it does not fit."""

@@ -15,9 +15,10 @@ from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.weight_stream import Announced, unpack_outlines
 from rljob_runtime.models.weights import WeightsDigest, check_weights
-from rljob_runtime.rollout.rollout_engine import SwitchingEngine
-from rljob_runtime.weights.reshard_checks import REMEDY
+from rljob_runtime.rollout.rollout_engine import SlicedEngine, SwitchingEngine
+from rljob_runtime.weights.reshard_checks import REMEDY, Taken
 from rljob_runtime.weights.reshard_state import Reshard
+from rljob_runtime.weights.rollout_weights import RolloutWeights
 from rljob_runtime.weights.weight_sync import Seal, check_agreed, check_arrived, weights_named
 
 HostBuffer = Callable[[int], Tensor]
@@ -25,10 +26,13 @@ HostBuffer = Callable[[int], Tensor]
 
 
 class Arrival(Protocol):
-    """One device's. received_bytes: of a version; checks: how many names and sums were compared."""
+    """One device's. received_bytes: of a version; delta_bytes: what came of them as changes, None without
+    deltas; checks: how many names and sums were compared."""
 
     @property
     def received_bytes(self) -> int: ...
+    @property
+    def delta_bytes(self) -> int | None: ...
     @property
     def checks(self) -> int: ...
 
@@ -54,19 +58,25 @@ class SlicesArrive:
     """What the device needs, of whoever trains it. reshard: this device's end."""
 
     def __init__(self, reshard: Reshard, host_buffer: HostBuffer) -> None:
-        assert reshard.rollout is not None and reshard.engine is not None, "a device that generates"
+        assert isinstance(reshard.rollout, RolloutWeights), "weights that may be filled in place"
+        assert isinstance(reshard.engine, SlicedEngine), "and an engine that has them"
         self._reshard, self._engine = reshard, reshard.engine
         self._live = reshard.rollout.slices
         arena = HostArena(host_buffer, {name: own.nbytes for name, own in self._live.items()})
         self._held = {
             name: arena[name].view(own.dtype).view(own.shape) for name, own in self._live.items()
         }
-        self._sums: list[Tensor] = []
+        self._came = Taken()
 
     @property
     def received_bytes(self) -> int:
         """On their way, in the narrower type of both sides."""
         return self._reshard.received_bytes
+
+    @property
+    def delta_bytes(self) -> int | None:
+        """Of the last version that came."""
+        return self._reshard.on.resharder.delta_bytes
 
     @property
     def checks(self) -> int:
@@ -76,7 +86,7 @@ class SlicesArrive:
     def receive(self, group: SyncGroup, version: int) -> Tensor:
         """By the plan; all devices compare sums before any has the version."""
         expected_T = self._reshard.take(version, lambda piece: self._held[piece.tensor.name])
-        self._sums = self._reshard.on.checks.taken(self._held)
+        self._came = self._reshard.on.checks.taken(self._held)
         return expected_T
 
     def load(self, version: int) -> None:
@@ -88,8 +98,8 @@ class SlicesArrive:
 
     def check(self, version: int) -> str:
         """By a sum of each box that came."""
-        found = self._reshard.on.checks.taken(self._live)
-        if [int(one) for one in found] != [int(one) for one in self._sums]:
+        found, came = self._reshard.on.checks.taken(self._live).sums, self._came.sums
+        if any(int(found[box]) != int(came[box]) for box in came):
             raise WeightsError(
                 f"weights version {version} did not arrive in the rollout engine as they came to the host; "
                 f"{REMEDY}"
@@ -111,6 +121,10 @@ class TensorsArrive:
     def received_bytes(self) -> int:
         """Of all tensors."""
         return sum(tensor.nbytes for tensor in self._held.values())
+
+    @property
+    def delta_bytes(self) -> None:
+        """Whole tensors come."""
 
     @property
     def checks(self) -> int:

@@ -3,42 +3,60 @@
 Made by `build`; the engine trains it, the weight sync and the checkpoints take whole weights from it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rljob_api.model.adapters import is_adapter
 from rljob_api.model.architecture import Shape, read_shape
 from rljob_api.model.layout import Slice
 from rljob_api.spec.lora import Lora
+from rljob_plan.resharding.boxes import Box as Rectangle
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.adapter_files import read_adapter
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config
 from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.expert_names import places_in_stack, split_experts
 from rljob_runtime.models.loading import load_policy, load_scorer
 from rljob_runtime.models.lora import add_adapters, draw_adapters, merged_weights, named_adapters
 from rljob_runtime.models.policy_model import PolicyModel
+from rljob_runtime.models.tower import as_matrix
 from rljob_runtime.models.weights import load_weights_into
 from rljob_runtime.parallel.decoder.parameters import (
+    HOST,
     ValuesAt,
     as_they_are,
+    box_of,
     fill_adapters,
     held_slices,
     load_slices,
     on_meta,
     purposes,
+    rows_of,
     slices_of,
+    tower_of,
     whole_adapters,
     whole_weights,
 )
 from rljob_runtime.parallel.decoder.policy import load_parallel
 from rljob_runtime.parallel.process_groups import ProcessGroups
-from rljob_runtime.parallel.ranks import Purpose
+from rljob_runtime.parallel.ranks import Purpose, gradient_purpose
+from rljob_runtime.update.state_places import Box, Span
 from rljob_runtime.update.update_ranks import UpdateRanks
+
+
+class Trained(NamedTuple):
+    """A live tensor of what is trained: `box` of the whole one of this name, as a matrix. kind: ranks that
+    hold one slice of a kind hold the same ones of all of it."""
+
+    kind: str
+    name: str
+    own: Tensor
+    box: Rectangle
 
 
 class HeldPolicy(Protocol):
@@ -75,7 +93,15 @@ class HeldPolicy(Protocol):
 
     def slices(self) -> dict[str, Tensor]:
         """What this device holds, the live tensors by Hugging Face name: slices, with ZeRO 3 rows of
-        them, without adapters."""
+        them, without adapters. Those of a vision tower are matrices and vectors."""
+        ...
+
+    def spans(self) -> dict[str, list[Span]]:
+        """Which weights' slices each trained parameter has, in order, by the parameter's name."""
+        ...
+
+    def trained(self) -> Iterator[Trained]:
+        """What this device holds of what is trained, one after the other."""
         ...
 
     def load(self, folder: Path) -> None:
@@ -115,7 +141,24 @@ class WholePolicy:
     def slices(self) -> dict[str, Tensor]:
         """All weights."""
         self._views = dict(self.outlines())
-        return self._views
+        return {name: as_matrix(view) for name, view in self._views.items()}
+
+    def spans(self) -> dict[str, list[Span]]:
+        """Whole ones; weights may be on the host, and parts of them have no memory then."""
+        trained = ((name, own.to("meta")) for name, own in self.model.trained_parameters())
+        shapes = {name: weight.shape for name, weight in split_experts(trained)}
+
+        def box(name: str) -> Box:
+            return tuple((0, size) for size in shapes[name])
+
+        return _spans(self.model, box)
+
+    def trained(self) -> Iterator[Trained]:
+        """Weights or adapters, whole."""
+        weights = self.outlines().items() if self.lora is None else self.whole_adapters()
+        for name, own in weights:
+            box = tuple(slice(0, size) for size in own.shape)
+            yield Trained("", name, own.detach(), _rectangle(own, box))
 
     def load(self, folder: Path) -> None:
         """All of it."""
@@ -155,11 +198,32 @@ class PolicyPart:
     def outlines(self) -> Mapping[str, Tensor]:
         """Without memory."""
         dtype = next(self.model.parameters()).dtype
-        return dict(on_meta(self.model.architecture, dtype).named_hf_parameters())
+        decoder = dict(on_meta(self.model.architecture, dtype).named_hf_parameters())
+        return decoder | {name: own.to("meta") for name, own in tower_of(self.model).items()}
 
     def slices(self) -> dict[str, Tensor]:
         """This rank's."""
-        return slices_of(self.model, self._held)
+        return {n: as_matrix(own) for n, own in slices_of(self.model, self._held).items()}
+
+    def spans(self) -> dict[str, list[Span]]:
+        """This rank's, with ZeRO 3 those that it has rows of."""
+        held, tower = self._held, tower_of(self.model)
+
+        def box(name: str) -> Box:
+            if name in tower:
+                return tuple((0, size) for size in tower[name].shape)
+            return tuple((at.start, at.stop) for at in box_of(held[name]))
+
+        return _spans(self.model, box, first=self.model.first_expert)
+
+    def trained(self) -> Iterator[Trained]:
+        """This rank's slices, with ZeRO 3 rows of them."""
+        held = self._held
+        for name, (own, box) in rows_of(self.model, held, adapters=self.lora is not None):
+            kind = Purpose.TOWER_GRADIENTS  # every rank has the whole tower
+            if name in held:
+                kind = gradient_purpose(held[name].tensor, tied=self.shape.tied)
+            yield Trained(kind, name, own.detach(), _rectangle(own, box))
 
     def load(self, folder: Path) -> None:
         """This rank's slices."""
@@ -184,6 +248,7 @@ def load_held(
     scores: bool = False,
     lora: Lora | None = None,
     seed: int = 0,
+    device: torch.device = HOST,
 ) -> HeldPolicy:
     """A directory's model as a rank of the update layout holds it. scores: as `loading.load_scorer` has it.
     lora: with new adapters, drawn with this seed.
@@ -195,9 +260,19 @@ def load_held(
         whole = load(path, dtype=dtype)
         if lora is not None:
             _adapt(whole, lora, seed, path)
+        if isinstance(whole, nn.Module):
+            whole.to(device)
         return WholePolicy(model=whole, lora=lora)
     try:
-        model = load_parallel(path, ranks.groups, dtype=dtype, scores=scores, lora=lora, seed=seed)
+        model = load_parallel(
+            path,
+            ranks.groups,
+            dtype=dtype,
+            scores=scores,
+            lora=lora,
+            seed=seed,
+            device=device,
+        )
     except UnsupportedArchitecture as reason:
         raise ConfigError(
             f"{path} is computed by transformers, since {reason}, and cannot be shared by devices "
@@ -207,6 +282,28 @@ def load_held(
     assert shape is not None, f"the contract lacks {model.architecture.name}"
     shape = shape.scorer() if scores else shape
     return PolicyPart(model=model, shape=shape, groups=ranks.groups, lora=lora)
+
+
+def _spans(
+    model: PolicyModel, box: Callable[[str], Box], *, first: int = 0
+) -> dict[str, list[Span]]:
+    """Of each trained parameter; a stack has those of its experts, which are numbered from `first`."""
+    found = {}
+    for name, parameter in model.trained_parameters():
+        places = places_in_stack(name, parameter.shape, first=first)
+        parts = [name] if places is None else [part for part, _ in places]
+        found[name] = [Span(part, box(part)) for part in parts]
+    return found
+
+
+def _rectangle(own: Tensor, box: tuple[slice, ...]) -> Rectangle:
+    """Of a tensor as a matrix. box: its place in the whole one."""
+    rows, *others = box
+    if len(others) == 1:
+        return Rectangle(rows.start, rows.stop, others[0].start, others[0].stop)
+    return Rectangle(
+        rows.start, rows.stop, 0, own[0].numel()
+    )  # a vector, or a convolution over patches
 
 
 def _adapt(model: PolicyModel, lora: Lora, seed: int, path: Path) -> None:

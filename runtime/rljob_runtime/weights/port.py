@@ -1,7 +1,7 @@
 """How new weights come to what a device generates with. Called by the device worker through its states.
 
-Two kinds: `reshard_state` brings slices by a plan, between engines whose weights are tensors of their
-process; `weight_sync` brings whole tensors, one at a time, to engines that can only be given those.
+Two kinds: `reshard_state` brings slices by a plan, between engines of rljob's own; `weight_sync` brings whole
+tensors, one at a time, to engines that can only be given those.
 """
 
 from typing import Protocol

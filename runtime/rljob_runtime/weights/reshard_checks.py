@@ -4,6 +4,7 @@ Called by the reshard state. All devices compute the same index from the plan, e
 box that they gave or took, and see the same differences: all of them stop, each naming parameter and rank.
 """
 
+import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -41,6 +42,14 @@ class Pair:
 
 
 @dataclass(slots=True)
+class Taken:
+    """What a device took. elements: of each slice; sums: of each box that came."""
+
+    elements: dict[str, int] = field(default_factory=dict)
+    sums: dict[tuple[str, Box], Tensor] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class _Index:
     """given, taken: of this device. lengths: of every device's list."""
 
@@ -72,6 +81,9 @@ class ReshardChecks:
         self._update = {piece.tensor.name: piece.box for piece in plan.update.held(device)}
         self._rollout = {piece.tensor.name: piece.box for piece in plan.rollout.held(device)}
         self._index = _index(plan, device)
+        self._came: dict[str, list[Box]] = {}
+        for piece in self._index.taken:
+            self._came.setdefault(piece.tensor.name, []).append(piece.box)
 
     @property
     def count(self) -> int:
@@ -79,17 +91,17 @@ class ReshardChecks:
         return len(self._rollout) + len(self._index.pairs)
 
     def complete(
-        self, held: Mapping[str, Tensor], *, trains: bool, version: int | None = None
+        self, held: Mapping[str, int], *, trains: bool, version: int | None = None
     ) -> None:
-        """Raise WeightsError unless these are the device's slices, by name and number of elements. version:
-        None before the first reshard."""
+        """Raise WeightsError unless these are the device's slices. held: elements by name. version: None
+        before the first reshard."""
         boxes = self._update if trains else self._rollout
         wrong = [f"{name} is missing" for name in boxes if name not in held]
         wrong += [f"{name} belongs to another rank" for name in held if name not in boxes]
         wrong += [
-            f"{name} has {held[name].numel()} elements, not {boxes[name].items}"
+            f"{name} has {held[name]} elements, not {boxes[name].items}"
             for name in boxes
-            if name in held and held[name].numel() != boxes[name].items
+            if name in held and held[name] != boxes[name].items
         ]
         if wrong:
             side = "update" if trains else "rollout"
@@ -108,17 +120,18 @@ class ReshardChecks:
             for own in [part(update[name], self._update[name], piece.box)]
         ]
 
-    def compare(self, given: list[Tensor], rollout: Mapping[str, Tensor], *, version: int) -> None:
+    def compare(self, given: list[Tensor], taken: Taken, *, version: int) -> None:
         """Exchange the sums, [1 + boxes] → [devices · (1 + most boxes)], 8 bytes each. Raises WeightsError on
         every device where a slice is missing on one, or two sums differ."""
         incomplete: WeightsError | None = None
         try:
-            self.complete(rollout, trains=False, version=version)
+            self.complete(taken.elements, trains=False, version=version)
         except WeightsError as error:
             incomplete = error
         own = torch.zeros(1 + max(self._index.lengths), dtype=torch.int64)
         own[0] = incomplete is not None
-        if not incomplete and (sums := [*given, *self.taken(rollout)]):
+        came = [] if incomplete else [taken.sums[p.tensor.name, p.box] for p in self._index.taken]
+        if not incomplete and (sums := [*given, *came]):
             own[1 : 1 + len(sums)] = torch.stack(sums).cpu()
         all_sums = self._wait(start_gather(own, self._group)).view(len(self._index.lengths), -1)
         if incomplete:
@@ -133,25 +146,35 @@ class ReshardChecks:
         if wrong:
             raise WeightsError(_difference(wrong, version))
 
-    def taken(self, rollout: Mapping[str, Tensor]) -> list[Tensor]:
-        """Sums of what this device took."""
-        return [
-            slice_sum(part(rollout[name], self._rollout[name], piece.box), piece.box)
-            for piece in self._index.taken
-            if (name := piece.tensor.name)
-        ]
+    def taken(self, rollout: Mapping[str, Tensor]) -> Taken:
+        """What this device took, when it has all of it."""
+        taken = Taken()
+        collections.deque(self.noted(rollout.items(), taken), maxlen=0)
+        return taken
+
+    def noted(
+        self, slices: Iterable[tuple[str, Tensor]], taken: Taken
+    ) -> Iterator[tuple[str, Tensor]]:
+        """The same slices, each noted before it is passed on."""
+        for name, own in slices:
+            taken.elements[name] = own.numel()
+            whole = self._rollout.get(name)
+            if whole is not None and own.numel() == whole.items:
+                for box in self._came.get(name, ()):
+                    taken.sums[name, box] = slice_sum(part(own, whole, box), box)
+            yield name, own
 
     def logprobs(
-        self, gap: float, given: list[Tensor], rollout: Mapping[str, Tensor], *, version: int
+        self, gap: float, given: list[Tensor], held: Mapping[str, Tensor] | None, *, version: int
     ) -> None:
         """Exchange the distances of log-probs between engines, [1] → [devices], 8 bytes each. Raises
         WeightsError on every device where one is more than types explain: of the parameters that changed
-        since they arrived, else of the rank."""
+        since they arrived, else of the rank. held: None in engines that cannot show theirs."""
         own = torch.tensor([gap], dtype=torch.float64)
         gaps: list[float] = self._wait(start_gather(own, self._group)).tolist()
         off = [rank for rank, gap in enumerate(gaps) if not gap <= TOLERANCE[self._sent]]
-        if off:
-            self.compare(given, rollout, version=version)
+        if off and held is not None:
+            self.compare(given, self.taken(held), version=version)
         for rank in off:
             check_probe(gaps[rank], dtype=self._sent, version=version, where=f" of rank {rank}")
 

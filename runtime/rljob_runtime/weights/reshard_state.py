@@ -7,6 +7,7 @@ tensors of this process have `weight_sync` instead.
 """
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,13 +29,13 @@ from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.record.reports import ReshardFigures, SyncReport
 from rljob_runtime.record.spans import Span
-from rljob_runtime.rollout.rollout_engine import SlicedEngine
+from rljob_runtime.rollout.rollout_engine import SleepingEngine, SlicedEngine, TakingEngine
 from rljob_runtime.rollout.sync_probe import gap_of, policy_logprobs, probe_sequences
 from rljob_runtime.weights.reshard.executor import New, Resharder
 from rljob_runtime.weights.reshard.merging import AdapterMerge
 from rljob_runtime.weights.reshard.strategies import Strategy
-from rljob_runtime.weights.reshard_checks import REMEDY, ReshardChecks
-from rljob_runtime.weights.rollout_weights import RolloutWeights
+from rljob_runtime.weights.reshard_checks import REMEDY, ReshardChecks, Taken
+from rljob_runtime.weights.rollout_weights import RolloutRoom
 
 MOMENTS = 64
 """Of a device's memory that a reshard tells."""
@@ -61,11 +62,11 @@ class Planned:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moved:
     """What a reshard brought. expected_T: log-probs under the policy. given: sums of what this device gave;
-    found: its slices. seconds: of the moves, without checks."""
+    found: its slices, None where an engine took them. seconds: of the moves, without checks."""
 
     expected_T: Tensor
     given: list[Tensor]
-    found: Mapping[str, Tensor]
+    found: Mapping[str, Tensor] | None
     peak_bytes: int
     seconds: float
     check_seconds: float
@@ -84,8 +85,8 @@ class Reshard:
     make: Callable[[Members], Planned]
     update: Mapping[str, Tensor]
     policy: PolicyModel | None
-    rollout: RolloutWeights | None
-    engine: SlicedEngine | None
+    rollout: RolloutRoom | None
+    engine: SlicedEngine | TakingEngine | None
     ledger: MemoryLedger
     vocab_size: int
     max_length: int
@@ -117,12 +118,16 @@ class Reshard:
             self.meet(group)
 
     def leave(self) -> None:
-        """Who still waits for this device hears it."""
+        """Who still waits for this device hears it. Weights are held here no more."""
+        last: list[object] = [self.group]
         if self._joined is not None:
             self._joined.resharder.close()
+            last += [self._joined.resharder, self._joined.members]
         if self.group is not None:
             self.group.close()
         self._joined = self.group = None
+        # groups end with what is on its way in them, which others may never take: in minutes
+        threading.Thread(target=last.clear, name="leaves a plan", daemon=True).start()
 
     def run(self, version: int) -> SyncReport:
         """Bring version `version` into the rollout engine, checked. Raises WeightsError where it is not
@@ -132,7 +137,7 @@ class Reshard:
             self.ready_to_train()
             figures = self._reshard(version)
         span = Span.since(started)
-        return SyncReport(checksum="", span=span, reshard=figures, rests=self.swaps)
+        return SyncReport(checksum="", span=span, reshard=figures, rests=self.rests)
 
     def send(self, version: int) -> SyncReport:
         """As `run`, on devices that train; the others call `take`."""
@@ -171,8 +176,8 @@ class Reshard:
 
     def end_generation(self) -> None:
         """The rollout's weights and its cache go, the update's begin to come back."""
-        if self.swaps:
-            assert self.engine is not None and self.rollout is not None, "who swaps generates, too"
+        if self.rests:
+            assert self.engine is not None and self.rollout is not None, "who rests generates, too"
             self.generating = False
             self.engine.sleep()
             self.rollout.free()
@@ -188,12 +193,15 @@ class Reshard:
         others = self._others()
         with self.ledger.watch() as whole:
             moved, began, gap = self._exchange(version, self._made), time.perf_counter(), 0.0
-            if self.engine is not None:
+            if isinstance(self.engine, SlicedEngine):
                 self.engine.filled(version)
+            elif self.engine is not None and self.rests:
+                self.engine.wake()  # its log-probs, too, need its cache
+            if self.engine is not None:
                 gap = gap_of(self.engine.token_logprobs(self.sequences), moved.expected_T)
             self.on.checks.logprobs(gap, moved.given, moved.found, version=version)
             compared = time.perf_counter() - began
-            if self.engine is not None and self.swaps:
+            if isinstance(self.engine, SlicedEngine) and self.rests:
                 self.engine.wake()
         self.generating = self.swaps
         return self._figures(
@@ -206,7 +214,7 @@ class Reshard:
         )
 
     def _exchange(self, version: int, new: New) -> "_Moved":
-        """Slices into `new` tensors, whose sums all devices compare."""
+        """Slices into `new` tensors, or through those into the engine; all devices compare their sums."""
         on, clock = self.on, [time.perf_counter()]
         if on.merge is not None:
             on.merge.refresh()
@@ -214,9 +222,18 @@ class Reshard:
         given = on.checks.given(self.update)
         clock.append(time.perf_counter())
         with self.ledger.watch() as watch:
-            found = on.strategy.to_rollout(new)
+            arriving = on.strategy.to_rollout(new)
+            found, taken = None, Taken()
+            if isinstance(self.engine, TakingEngine):
+                wanted, noted = on.resharder.wanted, on.checks.noted(arriving, taken)
+                pieces = ((wanted[name], own) for name, own in noted)
+                self.engine.take_slices(pieces, version=version)
+            else:
+                found = dict(arriving)
         clock.append(time.perf_counter())
-        on.checks.compare(given, found, version=version)
+        if found is not None:
+            taken = on.checks.taken(found)
+        on.checks.compare(given, taken, version=version)
         clock.append(time.perf_counter())
         before, seconds, after = (end - start for start, end in itertools.pairwise(clock))
         return _Moved(
@@ -247,7 +264,7 @@ class Reshard:
 
     def _made(self, piece: Piece) -> Tensor:
         assert self.rollout is not None, "only who generates wants slices"
-        return self.rollout.make(piece.tensor.name)
+        return self.rollout.make(piece)
 
     def _where(self, version: int, error: object) -> str:
         return f"reshard of weights version {version} on rank {self.on.members.rank}: {error}; {REMEDY}"
@@ -259,6 +276,7 @@ class Reshard:
         return ReshardFigures(
             **measured,
             received_bytes=self.received_bytes,
+            delta_bytes=resharder.delta_bytes,
             released_bytes=resting.num_bytes if resting else 0,
             host_bytes=resting.num_bytes if resting else 0,
             kept_bytes=on_device,
@@ -288,7 +306,8 @@ class Reshard:
         buckets, resting = 2 * largest_bucket(self.on.plan), self.on.strategy.resting
         if resting is None or self.rollout is None:
             update = self.ledger.kind_bytes(MemoryKind.UPDATE_WEIGHTS)
-            return update + (self.rollout.num_bytes if self.rollout else 0) + buckets
+            both = update + (self.rollout.num_bytes if self.rollout else 0)
+            return both + buckets + self.on.resharder.kept_bytes
         shared = resting.largest_shared + self.rollout.largest_shared
         return max(resting.num_bytes, self.rollout.num_bytes) + buckets + 2 * shared + self._staying
 
@@ -303,6 +322,13 @@ class Reshard:
     def swaps(self) -> bool:
         """Whether the device holds one layout at a time."""
         return self._joined is not None and self._joined.strategy.resting is not None
+
+    @property
+    def rests(self) -> bool:
+        """Whether the rollout's weights and cache are off the device from the end of a generation to the next
+        `run`."""
+        sleeps = isinstance(self.engine, SleepingEngine) and self.engine.sleeps
+        return self.swaps or (sleeps and self.policy is not None)
 
     def values(self, tensor: Tensor) -> Tensor:
         """Of a live tensor of the policy, wherever they are."""

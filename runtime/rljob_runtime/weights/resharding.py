@@ -1,4 +1,4 @@
-"""Makes a device's part of the reshard, where all engines' weights are tensors that a plan can move.
+"""Makes a device's part of the reshard, where a plan can move weights from engine to engine.
 
 Called by `build`. All devices decide alike, from the job and the model's config alone.
 """
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rljob_api.model.architecture import Shape
 from rljob_api.topology.devices import can_reshard, update_mesh
+from rljob_api.topology.fewer_replicas import with_replicas
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_plan.resharding.job_layouts import plan_of_job
 from rljob_plan.resharding.resharding_plan import ReshardPlan
@@ -20,7 +21,7 @@ from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.lora import adapted_matrices
 from rljob_runtime.models.policy_model import PolicyModel
-from rljob_runtime.rollout.rollout_engine import RolloutEngine, SlicedEngine
+from rljob_runtime.rollout.rollout_engine import RolloutEngine, SlicedEngine, TakingEngine
 from rljob_runtime.rollout.rollout_table import DTYPES
 from rljob_runtime.weights.held_policy import HeldPolicy, shape_of
 from rljob_runtime.weights.reshard.executor import Resharder
@@ -28,7 +29,7 @@ from rljob_runtime.weights.reshard.merging import AdapterMerge, as_trained
 from rljob_runtime.weights.reshard.strategies import STRATEGIES
 from rljob_runtime.weights.reshard_checks import ReshardChecks
 from rljob_runtime.weights.reshard_state import Planned, Reshard
-from rljob_runtime.weights.rollout_weights import RolloutWeights
+from rljob_runtime.weights.rollout_weights import PassingWeights, RolloutRoom, RolloutWeights
 
 
 def swaps(spec: ResolvedSpec, model: Path) -> bool:
@@ -50,12 +51,19 @@ def is_planned(spec: ResolvedSpec, model: Path) -> bool:
 
 def rollout_weights(
     engine: RolloutEngine | None, spec: ResolvedSpec, *, model: Path, backend: Backend
-) -> RolloutWeights | None:
-    """A new engine's weights; None without a plan. A swap frees them, as nobody generates before the first
+) -> RolloutRoom | None:
+    """Of a new engine; None without a plan. A swap frees them, as nobody generates before the first
     reshard."""
-    if not isinstance(engine, SlicedEngine) or not is_planned(spec, model):
+    weights: RolloutRoom
+    if not is_planned(spec, model):
         return None
-    weights = RolloutWeights(engine.slices(), backend.ledger)
+    if isinstance(engine, SlicedEngine):
+        weights = RolloutWeights(engine.slices(), backend.ledger)
+    elif isinstance(engine, TakingEngine):
+        dtype = DTYPES[spec.rollout.dtype]
+        weights = PassingWeights(dtype=dtype, device=backend.device, ledger=backend.ledger)
+    else:
+        return None
     if swaps(spec, model):
         engine.sleep()
         weights.free()
@@ -66,15 +74,16 @@ def make_reshard(
     spec: ResolvedSpec,
     model: Path,
     policy: HeldPolicy | None,
-    engine: SlicedEngine | None,
-    rollout: RolloutWeights | None,
+    engine: SlicedEngine | TakingEngine | None,
+    rollout: RolloutRoom | None,
     *,
     backend: Backend,
 ) -> Reshard:
-    """policy: of a device that trains. engine, rollout: of one that generates, with its weights. It meets the
-    others afterwards."""
-    shape = shape_of(model)
-    assert shape is not None, "plans are made of known shapes"
+    """policy: of a device that trains. engine, rollout: of one that generates, with room for its weights. It
+    meets the others afterwards."""
+    known = shape_of(model)
+    assert known is not None, "plans are made of known shapes"
+    shape = known.shown(spec.model)
     update = policy.slices() if policy is not None else {}
 
     def make(members: Members) -> Planned:
@@ -98,18 +107,24 @@ def _plan(
     members: Members,
     policy: HeldPolicy | None,
     update: Mapping[str, Tensor],
-    rollout: RolloutWeights | None,
+    rollout: RolloutRoom | None,
     backend: Backend,
 ) -> Planned:
     """Raises WeightsError where the engines hold other slices than the plan has."""
-    plan = plan_of_job(_of_now(spec, members), shape)
+    plan = plan_of_job(_of_now(spec, members, trains=policy is not None), shape)
     trained, generated = DTYPES[spec.update.dtype], DTYPES[spec.rollout.dtype]
     sent = min(trained, generated, key=lambda dtype: dtype.itemsize)
     adapters = _merge(policy.model, plan, members.rank) if policy is not None else None
     merge = adapters or as_trained
     seconds = spec.flow.stage_timeout_seconds
     resharder = Resharder(
-        plan, backend, sent=sent, timeout_seconds=seconds, members=members, merge=merge
+        plan,
+        backend,
+        sent=sent,
+        timeout_seconds=seconds,
+        members=members,
+        merge=merge,
+        deltas=spec.resharding.deltas,
     )
     checks = ReshardChecks(
         plan,
@@ -121,9 +136,9 @@ def _plan(
         merge=merge,
     )
     if policy is not None:
-        checks.complete(update, trains=True)
-    if rollout is not None:
-        checks.complete(rollout.slices, trains=False)
+        checks.complete(_elements(update), trains=True)
+    if isinstance(rollout, RolloutWeights):
+        checks.complete(_elements(rollout.slices), trains=False)
     strategy = STRATEGIES[spec.resharding.strategy](resharder, update, backend)
     return Planned(
         plan=plan,
@@ -135,14 +150,21 @@ def _plan(
     )
 
 
-def _of_now(spec: ResolvedSpec, members: Members) -> ResolvedSpec:
-    """With as many devices that generate as there are."""
+def _elements(held: Mapping[str, Tensor]) -> dict[str, int]:
+    return {name: own.numel() for name, own in held.items()}
+
+
+def _of_now(spec: ResolvedSpec, members: Members, *, trains: bool) -> ResolvedSpec:
+    """With as many devices that train, and as many that generate, as there are. trains: whether this one
+    does."""
     if spec.placement.mode == "colocated":
         return spec
-    degrees, training = spec.rollout.parallelism, update_mesh(spec.update.parallelism).size
-    data = (members.size - training) // degrees.replica_devices
-    now = degrees.model_copy(update={"data": data})
-    return spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"parallelism": now})})
+    training = members.share(f"{trains}").count(f"{True}")
+    update, rollout = spec.update.parallelism, spec.rollout.parallelism
+    replica = update_mesh(update).size // update.data
+    now = rollout.model_copy(update={"data": (members.size - training) // rollout.replica_devices})
+    changed = {"rollout": spec.rollout.model_copy(update={"parallelism": now})}
+    return with_replicas(spec.model_copy(update=changed), training // replica)
 
 
 def _merge(model: PolicyModel, plan: ReshardPlan, device: int) -> AdapterMerge | None:

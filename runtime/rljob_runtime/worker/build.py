@@ -1,13 +1,16 @@
 """A device's states, made once from the job's spec and the device's role."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from rljob_api.check.environment_rules import environments
+from rljob_api.spec.critic import Critic
 from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.teacher import Teacher
 from rljob_api.topology.devices import updates_in_flight
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.algorithms.kl_control import KlControl
@@ -25,6 +28,8 @@ from rljob_runtime.models.lora import WithoutAdapters
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.record.kept_logprobs import KeptLogprobs
+from rljob_runtime.rollout.agents.agent_turns import AgentDesk
+from rljob_runtime.rollout.agents.session import SessionLimits
 from rljob_runtime.rollout.partners import Nobody
 from rljob_runtime.rollout.rollout_engine import (
     GameSettings,
@@ -32,14 +37,16 @@ from rljob_runtime.rollout.rollout_engine import (
     SleepingEngine,
     SlicedEngine,
     SwitchingEngine,
+    TakingEngine,
     ToolSettings,
 )
 from rljob_runtime.rollout.rollout_table import DTYPES, make_rollout
 from rljob_runtime.rollout.sync_probe import Probing, probe_sequences
-from rljob_runtime.samples.flow import MODEL_SCORE
+from rljob_runtime.samples.flow import MODEL_SCORE, route_bytes
+from rljob_runtime.task.agents.chat_request import Message, answer_message
 from rljob_runtime.task.environments.conversation import Conversation
 from rljob_runtime.task.environments.game_pool import GamePool
-from rljob_runtime.task.tokenizer import Tokenizer, load_tokenizer
+from rljob_runtime.task.tokenizer import Tokenizer, cut_at_stop, load_tokenizer
 from rljob_runtime.task.tools.call_format import CallFormat
 from rljob_runtime.task.tools.tool_pool import ToolPool
 from rljob_runtime.update.update_engine import UpdateSetup
@@ -50,7 +57,7 @@ from rljob_runtime.weights.held_policy import HeldPolicy, load_held
 from rljob_runtime.weights.port import Port
 from rljob_runtime.weights.reshard_state import Reshard
 from rljob_runtime.weights.resharding import is_planned, make_reshard, rollout_weights, swaps
-from rljob_runtime.weights.rollout_weights import RolloutWeights
+from rljob_runtime.weights.rollout_weights import RolloutRoom
 from rljob_runtime.weights.weight_sync import WeightSync, synced_dtype
 from rljob_runtime.worker.compare import Compare
 from rljob_runtime.worker.device_ranks import DeviceRanks
@@ -61,15 +68,20 @@ from rljob_runtime.worker.in_flight import InFlight, Probe
 from rljob_runtime.worker.inference import Adapted, Inference, with_end
 from rljob_runtime.worker.partial_rollout import PartialRollout
 from rljob_runtime.worker.rollout_replica import RolloutReplica
+from rljob_runtime.worker.shown import Shown
 from rljob_runtime.worker.trained_model import TrainedModel
 from rljob_runtime.worker.training_objective import critic_objective
 from rljob_runtime.worker.update import Update
+
+if TYPE_CHECKING:
+    from rljob_runtime.task.pictures.picture_columns import PictureReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceContext:
     """What a role's states are made in. models: directories by name: policy, and those that `model_paths`
-    names beside. kept: folder of the reference's log-probs, None where they are computed anew."""
+    names beside. kept: folder of the reference's log-probs, None where they are computed anew. engine: a
+    rollout engine that has outlived the states that it was made for. base_dir: folder of the job's file."""
 
     spec: ResolvedSpec
     role: DeviceRole
@@ -77,6 +89,8 @@ class DeviceContext:
     dock: Callable[[], DockAddress]
     backend: Backend
     kept: Path | None = None
+    engine: RolloutEngine | None = None
+    base_dir: Path = Path()
 
     def client(self, state: str) -> DockClient:
         """The state's."""
@@ -91,32 +105,39 @@ def make_states(context: DeviceContext, *, meet: Callable[[], DeviceRanks]) -> D
     """
     spec, model, backend = context.spec, context.models["policy"], context.backend
     tokenizer = load_tokenizer(model)
+    shown = Shown.of(spec, model=model, tokenizer=tokenizer, backend=backend)
     met = meet() if spec.rollout.parallelism.shared else None
-    rollout = None
-    if context.role.generates and "generate" in spec.states:
+    rollout = context.engine
+    if rollout is None and context.role.generates and "generate" in spec.states:
         groups = met.rollout if met else None
         rollout = make_rollout(
-            spec, model=model, ledger=backend.ledger, groups=groups, beside=context.models
+            spec,
+            model=model,
+            ledger=backend.ledger,
+            groups=groups,
+            beside=context.models,
+            device=backend.device,
+            towers=shown.generating,
         )
-    slices = rollout_weights(rollout, spec, model=model, backend=backend)
+    room = rollout_weights(rollout, spec, model=model, backend=backend)
     met = met or meet()
     held = _held(context, met, rollout)
     trained = None
     if context.role.update_rank is not None and held is not None:
-        trained = _trained(context, held, met)
-    port = _port(context, held, rollout, slices, tokenizer.vocab_size)
+        trained = _trained(context, held, met, shown)
+    port = _port(context, held, rollout, room, tokenizer.vocab_size)
     if trained is not None:
         trained.update.ready = port.ready_to_train
         if spec.update.lora is not None and "reference" in trained.inference:
             trained.inference["reference"].ready = port.ready_to_train
     replica = RolloutReplica(engine=rollout, groups=met.rollout) if rollout else None
-    generate = _generate(context, replica) if replica else None
+    generate = _generate(context, replica, shown.reader) if replica else None
     return DeviceStates(
         spec=spec,
         policy=trained.policy if trained else None,
         critic=trained.critic if trained else None,
         generate=generate,
-        partial_rollout=_partial_rollout(generate, spec),
+        partial_rollout=_partial_rollout(generate, spec, model),
         inference=trained.inference if trained else {},
         compare=trained.compare if trained else None,
         update=trained.update if trained else None,
@@ -126,6 +147,7 @@ def make_states(context: DeviceContext, *, meet: Callable[[], DeviceRanks]) -> D
         tokenizer=tokenizer,
         tools=_tools(spec, tokenizer, asks=replica.leads) if replica else None,
         games=_games(spec, tokenizer, asks=replica.leads) if replica else None,
+        agents=_agents(spec, tokenizer, context.base_dir) if replica else None,
     )
 
 
@@ -133,17 +155,15 @@ def _port(
     context: DeviceContext,
     held: HeldPolicy | None,
     rollout: RolloutEngine | None,
-    slices: RolloutWeights | None,
+    room: RolloutRoom | None,
     vocab_size: int,
 ) -> Port:
     """Colocated devices that have a plan meet for it here."""
     spec, trains = context.spec, context.role.update_rank is not None
     if is_planned(spec, context.models["policy"]):
-        engine = rollout if isinstance(rollout, SlicedEngine) else None
+        engine = rollout if isinstance(rollout, SlicedEngine | TakingEngine) else None
         model, backend = context.models["policy"], context.backend
-        reshard = make_reshard(
-            spec, model, held if trains else None, engine, slices, backend=backend
-        )
+        reshard = make_reshard(spec, model, held if trains else None, engine, room, backend=backend)
         if spec.placement.mode == "colocated":
             reshard.meet(World())
         return reshard
@@ -164,11 +184,19 @@ def _held(
 ) -> HeldPolicy | None:
     """The policy in the update layout, to train it or to probe the rollout engine."""
     spec, trains = context.spec, context.role.update_rank is not None
-    if not trains and not isinstance(rollout, Probing):
+    planned = is_planned(spec, context.models["policy"])
+    if not trains and (planned or not isinstance(rollout, Probing)):
         return None
     dtype = DTYPES[spec.update.dtype] if trains else synced_dtype(spec)
     lora = spec.update.lora if trains else None
-    return load_held(context.models["policy"], met.update, dtype=dtype, lora=lora, seed=spec.seed)
+    return load_held(
+        context.models["policy"],
+        met.update,
+        dtype=dtype,
+        lora=lora,
+        seed=spec.seed,
+        device=context.backend.device,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,29 +210,40 @@ class _Trained:
     inference: dict[str, Inference]
 
 
-def _trained(context: DeviceContext, held: HeldPolicy, met: DeviceRanks) -> _Trained:
+def _trained(context: DeviceContext, held: HeldPolicy, met: DeviceRanks, shown: Shown) -> _Trained:
     spec, ranks = context.spec, met.update
+    shown.to(held.model, policy=True)
     engine = _engine(context, spec, held, ranks, make_update)
     control = KlControl.of(spec.algorithm.params)
     policy = TrainedModel(
         held=held, engine=engine, ranks=ranks, source=context.models["policy"], control=control
     )
     update = Update(
-        engine=engine, dock=context.client("update"), ranks=ranks, spec=spec, control=control
+        engine=engine,
+        dock=context.client("update"),
+        ranks=ranks,
+        spec=spec,
+        control=control,
+        pictures=shown.reader,
     )
     compare = None
     if "compare" in spec.states:
         compare = Compare(engine=engine, dock=context.client("compare"), ranks=ranks, spec=spec)
-    critic = _critic(context, met) if spec.has_critic else None
-    inference = make_inference(context, met, held, critic)
-    if critic is not None:
-        update.critic = _teach_critic(context, critic, control)
+    critic, judged = None, shown
+    if spec.critic is not None:
+        critic = _critic(context, met)
+        judged = _shown_to(context, "critic", shown, spec.critic)
+        judged.to(critic.held.model)
+        update.critic = _teach_critic(context, critic, control, judged)
+    inference = make_inference(context, met, held, critic, shown, judged)
     return _Trained(
         policy=policy, critic=critic, update=update, compare=compare, inference=inference
     )
 
 
-def _generate(context: DeviceContext, replica: RolloutReplica) -> Generate:
+def _generate(
+    context: DeviceContext, replica: RolloutReplica, pictures: "PictureReader | None"
+) -> Generate:
     spec = context.spec
     return Generate(
         replica=replica,
@@ -213,7 +252,9 @@ def _generate(context: DeviceContext, replica: RolloutReplica) -> Generate:
         prompts=spec.batch.global_batch_size,
         timeout_seconds=spec.flow.stage_timeout_seconds,
         masked=spec.has_turns,
-        played=spec.data.environment is not None,
+        outcomes=spec.has_outcomes,
+        routed=spec.update.router_replay,
+        pictures=pictures,
     )
 
 
@@ -240,6 +281,24 @@ def _games(spec: RLJobSpec, tokenizer: Tokenizer, *, asks: bool) -> GameSettings
     )
 
 
+def _agents(spec: RLJobSpec, tokenizer: Tokenizer, base_dir: Path) -> AgentDesk | None:
+    agent, stop = spec.rollout.agent, spec.data.stop
+    if agent is None:
+        return None
+
+    def say(ids: list[int], number: int, tools: bool) -> Message:
+        text = tokenizer.decode(ids)
+        return answer_message(text, cut_at_stop(text, stop), number=number, tools=tools)
+
+    limits = SessionLimits(
+        most_turns=spec.most_turns,
+        most_tokens=spec.batch.max_response_length,
+        scored=any(reward.type == "agent" for reward in spec.rewards),
+        say=say,
+    )
+    return AgentDesk(agent, base_dir=base_dir, tokenizer=tokenizer, limits=limits)
+
+
 def _in_flight(
     context: DeviceContext, replica: RolloutReplica | None, port: Port, *, vocab_size: int
 ) -> InFlight | None:
@@ -264,10 +323,18 @@ def _longest(spec: RLJobSpec) -> int:
     return spec.batch.max_prompt_length + spec.batch.max_response_length
 
 
-def _partial_rollout(generate: Generate | None, spec: ResolvedSpec) -> PartialRollout | None:
+def _partial_rollout(
+    generate: Generate | None, spec: ResolvedSpec, model: Path
+) -> PartialRollout | None:
     if generate is None or spec.flow.partial_rollout is None:
         return None
-    return PartialRollout(replica=generate.replica, dock=generate.dock, spec=spec)
+    return PartialRollout(
+        replica=generate.replica,
+        dock=generate.dock,
+        spec=spec,
+        route_bytes=route_bytes(spec, model),
+        pictures=generate.pictures,
+    )
 
 
 def _engine(
@@ -295,7 +362,11 @@ def _engine(
 
 def _critic(context: DeviceContext, met: DeviceRanks) -> TrainedModel:
     spec, source = context.spec.of_critic(), context.models["critic"]
-    held = load_held(source, met.critic, dtype=DTYPES[spec.update.dtype], scores=True)
+    dtype, device = DTYPES[spec.update.dtype], context.backend.device
+    held = load_held(source, met.critic, dtype=dtype, scores=True, device=device)
+    # before its engine does: they stay where they are while the policy's move
+    weights = [held_rows(weight) for _, weight in held.model.trained_parameters()]
+    context.backend.ledger.track(MemoryKind.CRITIC_WEIGHTS, weights)
     return TrainedModel(
         held=held,
         engine=_engine(context, spec, held, met.critic, make_torch),
@@ -305,7 +376,23 @@ def _critic(context: DeviceContext, met: DeviceRanks) -> TrainedModel:
     )
 
 
-def _teach_critic(context: DeviceContext, critic: TrainedModel, control: KlControl) -> Update:
+def _shown_to(context: DeviceContext, name: str, shown: Shown, model: Critic | Teacher) -> Shown:
+    """A model beside the policy. shown: to the policy, whose towers it has where it is the same one."""
+    path = context.models[name]
+    if shown.reader is None or path == context.models["policy"]:
+        return replace(shown, dtype=DTYPES[model.dtype])
+    return Shown.of(
+        context.spec,
+        model=path,
+        tokenizer=load_tokenizer(path),
+        backend=context.backend,
+        beside=model,
+    )
+
+
+def _teach_critic(
+    context: DeviceContext, critic: TrainedModel, control: KlControl, shown: Shown
+) -> Update:
     return Update(
         engine=critic.engine,
         dock=context.client("critic"),
@@ -313,13 +400,20 @@ def _teach_critic(context: DeviceContext, critic: TrainedModel, control: KlContr
         spec=context.spec.of_critic(),
         control=control,
         teaches=critic_objective,
+        pictures=shown.reader,
     )
 
 
 def make_inference(
-    context: DeviceContext, met: DeviceRanks, held: HeldPolicy, critic: TrainedModel | None
+    context: DeviceContext,
+    met: DeviceRanks,
+    held: HeldPolicy,
+    critic: TrainedModel | None,
+    shown: Shown,
+    judged: Shown,
 ) -> dict[str, Inference]:
-    """The states that score samples by a model, by name; those that the job has. held: the policy."""
+    """The states that score samples by a model, by name; those that the job has. held: the policy. judged: to
+    the critic."""
     spec, states = context.spec, context.spec.states
     made: dict[str, Inference] = {}
 
@@ -332,6 +426,7 @@ def make_inference(
         temperature: float = 1.0,
         adapt: Adapted | None = None,
         resting: SwappedOut | None = None,
+        shown: Shown = shown,
     ) -> None:
         made[name] = Inference(
             model=model,
@@ -347,6 +442,7 @@ def make_inference(
             evaluation=spec.evaluation,
             pass_groups=spec.batch.micro_batch_size,
             timeout_seconds=spec.flow.stage_timeout_seconds,
+            pictures=shown.reader,
         )
 
     if "reference" in states and isinstance(held.model, Decoder) and held.lora is not None:
@@ -354,6 +450,7 @@ def make_inference(
         add("reference", "reference_logprobs", base, met.update, temperature=temperature)
     elif "reference" in states:
         frozen, weights = _frozen(context, "policy", met.update, dtype=spec.update.dtype)
+        shown.to(frozen)
         resting = None
         if swaps(spec, context.models["policy"]):
             resting = HostSwap(context.backend).out(weights)
@@ -371,10 +468,12 @@ def make_inference(
         made["reference"].kept = KeptLogprobs(folder=context.kept)
     if spec.teacher is not None:
         frozen, _ = _frozen(context, "teacher", met.teacher, dtype=spec.teacher.dtype)
+        own = _shown_to(context, "teacher", shown, spec.teacher)
+        own.to(frozen)
         temperature = spec.rollout.temperature
-        add("teacher", "teacher_logprobs", frozen, met.teacher, temperature=temperature)
+        add("teacher", "teacher_logprobs", frozen, met.teacher, temperature=temperature, shown=own)
     if critic is not None:
-        add("values", "values", critic.held.model, critic.ranks)
+        add("values", "values", critic.held.model, critic.ranks, shown=judged)
     if (scorer := spec.reward_model) is not None:
         ranks, path = met.reward_model, context.models["reward-model"]
         model, _ = _frozen(context, "reward-model", ranks, dtype=scorer.dtype, scores=True)
@@ -388,7 +487,8 @@ def _frozen(
     context: DeviceContext, name: str, ranks: UpdateRanks, *, dtype: str, scores: bool = False
 ) -> tuple[PolicyModel, list[Tensor]]:
     """A model that is never trained, and its weights."""
-    model = load_held(context.models[name], ranks, dtype=DTYPES[dtype], scores=scores).model
+    path, device = context.models[name], context.backend.device
+    model = load_held(path, ranks, dtype=DTYPES[dtype], scores=scores, device=device).model
     weights = [held_rows(w.requires_grad_(False)) for _, w in model.trained_parameters()]
     context.backend.ledger.track(MemoryKind.REFERENCE_WEIGHTS, weights)
     return model, weights

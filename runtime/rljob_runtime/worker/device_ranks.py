@@ -4,6 +4,7 @@ Called by the device worker. Colocated devices are one world of processes. Separ
 devices that train, and each set of rollout devices that hold a model together, so that sets come and go.
 """
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,7 +16,8 @@ from rljob_api.spec.engines import UpdateParallelism
 from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.devices.backend import Backend
-from rljob_runtime.devices.sync_group import attend
+from rljob_runtime.devices.sync_group import assemble, attend
+from rljob_runtime.devices.world_connections import CONNECTIONS
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.rollout.rollout_grid import RolloutGrid
@@ -46,48 +48,67 @@ def join(
     *,
     spec: ResolvedSpec,
     models: Mapping[str, Path],
+    meet_seconds: float | None = None,
 ) -> DeviceRanks:
     """Meet the other devices of the role's world, where there are any. meeting: address of
     a `Meeting`. models: directories by name.
 
     A collective waits a little longer than the deadline for the rows of a batch, so that the rank which
-    waited for them says so. Raises ConfigError for degrees that cannot be, and RuntimeError when the
-    others do not come.
+    waited for them says so. meet_seconds: how long the others are waited for, where that is less. Raises
+    ConfigError for degrees that cannot be, and RuntimeError when the others do not come.
     """
     if role.world_size == 1:
         return DeviceRanks(update=UpdateRanks())
     assert meeting is not None, f"device {role.rank} has nowhere to meet the others"
     seconds = spec.flow.stage_timeout_seconds + GRACE_SECONDS
-    dist.init_process_group(
-        backend.collectives,
-        store=attend(meeting, seconds=seconds),
-        rank=role.world_rank,
-        world_size=role.world_size,
-        timeout=timedelta(seconds=seconds),
-        pg_options=backend.group_options(),
-    )
-    ranks = critic = reward_model = teacher = UpdateRanks()
-    degrees, scorer = spec.rollout.parallelism, spec.reward_model
-    if role.update_rank is not None:
-        ranks = _update_ranks(spec.update.parallelism, models["policy"], seconds)
-        if spec.critic is not None:
-            critic = _update_ranks(spec.critic.parallelism, models["critic"], seconds)
-        if scorer is not None:
-            reward_model = _update_ranks(scorer.parallelism, models["reward-model"], seconds)
-        if spec.teacher is not None:
-            teacher = _update_ranks(spec.teacher.parallelism, models["teacher"], seconds)
-    groups = _rollout_groups(degrees, seconds) if role.generates and degrees.shared else None
+    store = attend(meeting, seconds=meet_seconds or seconds)
+    assemble(store, role.world_rank, role.world_size, seconds=meet_seconds or seconds)
+    CONNECTIONS.begin(store, role.world_rank, role.world_size)
+    with CONNECTIONS.of_groups():
+        dist.init_process_group(
+            backend.collectives,
+            store=store,
+            rank=role.world_rank,
+            world_size=role.world_size,
+            timeout=timedelta(seconds=seconds),
+            pg_options=backend.group_options(),
+        )
+        ranks = critic = reward_model = teacher = UpdateRanks()
+        degrees, scorer = spec.rollout.parallelism, spec.reward_model
+        if role.update_rank is not None:
+            trains = spec.model.vision == "trained"
+            degrees_of = spec.update.parallelism
+            ranks = _update_ranks(degrees_of, models["policy"], seconds, tower=trains)
+            if spec.critic is not None:
+                critic = _update_ranks(spec.critic.parallelism, models["critic"], seconds)
+            if scorer is not None:
+                reward_model = _update_ranks(scorer.parallelism, models["reward-model"], seconds)
+            if spec.teacher is not None:
+                teacher = _update_ranks(spec.teacher.parallelism, models["teacher"], seconds)
+        groups = _rollout_groups(degrees, seconds) if role.generates and degrees.shared else None
     return DeviceRanks(
         update=ranks, critic=critic, reward_model=reward_model, teacher=teacher, rollout=groups
     )
 
 
-def _update_ranks(degrees: UpdateParallelism, model: Path, seconds: float) -> UpdateRanks:
+def leave() -> None:
+    """Part from the world, some of whom may be gone, so that this process can `join` another one. Whoever
+    still waits for it in a collective hears that."""
+    CONNECTIONS.cut()
+    gc.collect()  # what holds a group ends before it
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _update_ranks(
+    degrees: UpdateParallelism, model: Path, seconds: float, *, tower: bool = False
+) -> UpdateRanks:
+    """tower: whether they train one."""
     if not degrees.shared:
         return UpdateRanks(everyone=dist.group.WORLD)
     shape = shape_of(model)
     known = UpdateDegrees.model_validate(dict(degrees))
-    grid = RankGrid(known, kv_heads=shape.kv_heads if shape else None)
+    grid = RankGrid(known, kv_heads=shape.kv_heads if shape else None, tower=tower)
     groups = ProcessGroups(grid, timeout_seconds=seconds)
     return UpdateRanks.of(groups, dist.group.WORLD)
 

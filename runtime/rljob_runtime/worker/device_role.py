@@ -8,8 +8,8 @@ class DeviceRole:
     """Which layouts a device is part of, and with whom.
 
     rank: number of the device in the job. update_rank: rank among the devices that train, None for
-    others. node: index of the node that the device belongs to. world_rank, world_size: among the devices
-    that it computes with, which start together; they have consecutive numbers.
+    others. node: index of the node that the device belongs to. world: numbers of the devices that it computes
+    with, itself among them, which start together.
     """
 
     rank: int
@@ -17,5 +17,14 @@ class DeviceRole:
     num_updating: int
     generates: bool
     node: int
-    world_rank: int = 0
-    world_size: int = 1
+    world: tuple[int, ...] = ()
+
+    @property
+    def world_rank(self) -> int:
+        """Its place in the world."""
+        return self.world.index(self.rank) if self.world else 0
+
+    @property
+    def world_size(self) -> int:
+        """Devices of the world."""
+        return len(self.world) or 1

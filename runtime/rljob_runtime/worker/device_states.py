@@ -4,19 +4,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.record.checkpoint import CRITIC_FOLDER
 from rljob_runtime.record.checksums import compared, leave_sums
 from rljob_runtime.record.reports import SyncReport
+from rljob_runtime.rollout.agents.agent_turns import AgentDesk
 from rljob_runtime.rollout.rollout_engine import GameSettings, Sampling, ToolSettings
 from rljob_runtime.samples.batches import BatchName
+from rljob_runtime.task.environments.game_pool import GamePool
 from rljob_runtime.task.tokenizer import Tokenizer, make_stopped
+from rljob_runtime.task.tools.tool_pool import ToolPool
 from rljob_runtime.weights.port import Port
 from rljob_runtime.worker.compare import Compare
+from rljob_runtime.worker.digests import joined
 from rljob_runtime.worker.generate import Generate
 from rljob_runtime.worker.in_flight import InFlight
 from rljob_runtime.worker.inference import Inference
+from rljob_runtime.worker.kept_state import KeptState
 from rljob_runtime.worker.partial_rollout import PartialRollout
 from rljob_runtime.worker.trained_model import TrainedModel
 from rljob_runtime.worker.update import Update
@@ -41,6 +48,7 @@ class DeviceStates:
     tokenizer: Tokenizer
     tools: ToolSettings | None = None
     games: GameSettings | None = None
+    agents: AgentDesk | None = None
 
     def sampling(self, batch: BatchName) -> Sampling:
         """How responses are drawn: the rollout's way in training, its set's to held-out prompts."""
@@ -59,11 +67,18 @@ class DeviceStates:
             stopped=self._stopped(),
             tools=self.tools,
             games=self.games,
+            agents=self.agents,
         )
 
     def sync(self, version: int) -> SyncReport:
         """Give the rollout layout the update layout's weights."""
+        if self.update is not None:
+            self.update.settle(version, first=True)
         return self.port.run(version)
+
+    def weights_sums(self) -> dict[str, int]:
+        """Of all that is trained here, once it is on the device, as `RankDigest` has them."""
+        return joined((name, model.held) for name, model in self._trained)
 
     def end_generation(self) -> None:
         """The device generates no more before the next `sync`."""
@@ -71,14 +86,7 @@ class DeviceStates:
 
     def traffic(self) -> dict[str, Traffic]:
         """What each state moved through the dock since the last call."""
-        states: dict[str, Generate | Inference | Compare | Update | None] = {
-            "generate": self.generate,
-            **self.inference,
-            "compare": self.compare,
-            "update": self.update,
-            "critic": self.teach_critic,
-        }
-        return {name: state.dock.take_traffic() for name, state in states.items() if state}
+        return {name: state.dock.take_traffic() for name, state in self._states.items()}
 
     def save(self, folder: Path) -> None:
         """Write the models' directories and the optimizers' states, the critic's in a folder of its own.
@@ -91,15 +99,66 @@ class DeviceStates:
             files += self.critic.save(folder / CRITIC_FOLDER)
         leave_sums(folder, files, rank=self.policy.share[0])
 
-    def load(self, folder: Path) -> None:
-        """Read what `save` wrote; a `sync` follows before anything is generated. All update ranks call it
-        together, and compare checksums of a share of the files. Raises CheckpointDamaged, CheckpointError."""
-        assert self.policy is not None, "only update ranks load"
+    def load(self, folder: Path, *, step: int) -> None:
+        """Read what `save` wrote after this step; a `sync` follows before anything is generated. All update
+        ranks call it together, and compare checksums of a share of the files. Raises CheckpointDamaged,
+        CheckpointError."""
+        assert self.policy is not None and self.update is not None, "only update ranks load"
         self.port.ready_to_train()
         with compared(folder, share=self.policy.share):
             self.policy.load(folder)
             if self.critic is not None:
                 self.critic.load(folder / CRITIC_FOLDER)
+        self.update.settle(step)
+
+    def live(self) -> dict[str, dict[str, Tensor]]:
+        """All that is trained here, on this device or its host, by part of a `KeptState`."""
+        self.port.ready_to_train()
+        return {
+            f"{name}/{kind}": tensors
+            for name, model in self._trained
+            for kind, tensors in model.live(self.port.values).items()
+        }
+
+    def take_up(self, kept: KeptState) -> None:
+        """Be as a rank was that kept this; a `sync` follows. Raises WeightsError where it has changed."""
+        assert self.update is not None, "only update ranks are trained"
+        kept.check()
+        self.port.ready_to_train()
+        for name, model in self._trained:
+            model.take_up(
+                {"weights": kept.parts[f"{name}/weights"], "state": kept.parts[f"{name}/state"]}
+            )
+        self.update.settle(kept.step)
+
+    def close(self) -> None:
+        """Leave the dock and everybody that weights are exchanged with."""
+        if self.in_flight is not None:
+            self.in_flight.listen(None)
+        self.port.leave()
+        for state in self._states.values():
+            state.dock.close()
+        for pool in (self.tools and self.tools.pool, self.games and self.games.pool):
+            if isinstance(pool, ToolPool | GamePool):
+                pool.close()
+        if self.agents is not None:
+            self.agents.close()
+
+    @property
+    def _trained(self) -> list[tuple[str, TrainedModel]]:
+        named = [("policy", self.policy), ("critic", self.critic)]
+        return [(name, model) for name, model in named if model is not None]
+
+    @property
+    def _states(self) -> dict[str, Generate | Inference | Compare | Update]:
+        states: dict[str, Generate | Inference | Compare | Update | None] = {
+            "generate": self.generate,
+            **self.inference,
+            "compare": self.compare,
+            "update": self.update,
+            "critic": self.teach_critic,
+        }
+        return {name: state for name, state in states.items() if state}
 
     def _stopped(self) -> Callable[[list[int]], bool] | None:
         stop = self.spec.data.stop

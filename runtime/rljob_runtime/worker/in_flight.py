@@ -139,6 +139,7 @@ class InFlight:
             hidden_seconds=arrived.hidden,
             tokens=arrived.tokens if self._replica.leads else 0,
             received_bytes=self._arrival.received_bytes,
+            delta_bytes=self._arrival.delta_bytes,
             switch_seconds=switched.seconds,
             check_seconds=check_seconds,
             generating=switched.generating,

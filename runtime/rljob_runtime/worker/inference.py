@@ -5,7 +5,8 @@ update devices: the frozen starting policy, a teacher, the critic that is being 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,21 +15,25 @@ from rljob_api.spec.evaluation import Evaluation, EvaluationSet
 from rljob_api.topology.resolved import ResolvedBatch
 from rljob_runtime.devices.host_swap import SwappedOut
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.own_time import Passes
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.record.kept_logprobs import KeptLogprobs, name_of
-from rljob_runtime.record.spans import Span, Work
+from rljob_runtime.record.spans import OwnWork, Span, Work
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.tensors import array_of, ragged_of
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.worker.agree import agreed, any_of
-from rljob_runtime.worker.micro_batches import score
+from rljob_runtime.worker.micro_batches import count_tokens, score
 from rljob_runtime.worker.samples import read_samples
 from rljob_runtime.worker.share import claim_in_order
 from rljob_runtime.worker.shared_reading import read_together
+
+if TYPE_CHECKING:
+    from rljob_runtime.task.pictures.picture_columns import PictureReader
 
 Adapted = Callable[[SampleBatch], SampleBatch]
 
@@ -62,7 +67,7 @@ class Inference:
     it makes. masked: whether responses hold tokens of others, which are read and not scored. pass_groups: of
     one forward pass. resting: the weights, where they lie on the host between uses. ready: called before each
     pass; a reference that shares the policy's weights has them on the device then. kept: what need not be
-    computed, where that may be.
+    computed, where that may be. pictures: of prompts that show any.
     """
 
     model: PolicyModel
@@ -79,7 +84,9 @@ class Inference:
     ledger: MemoryLedger | None = None
     resting: SwappedOut | None = None
     kept: KeptLogprobs | None = None
+    pictures: "PictureReader | None" = None
     ready: Callable[[], None] = lambda: None
+    _passes: Passes = field(init=False, default_factory=Passes)
 
     def run(self, batch: BatchName, groups: range | None = None) -> Span:
         """Write the column for the share, as its responses come. groups: that the batch has; None: those of a
@@ -97,7 +104,7 @@ class Inference:
             self.resting.release()  # the host has them still
 
     def _run(self, batch: BatchName, groups: range) -> Span:
-        work = Work()
+        work, self._passes = Work(), Passes()
         if self.kept is not None and self.ranks.leads:
             self.kept.look()
         replica, replicas = self.ranks.share
@@ -105,7 +112,9 @@ class Inference:
         parts = read_together(
             self.ranks,
             lambda: self._claims(batch, num_groups),
-            lambda claimed: read_samples(self.dock, claimed, fields=(), masked=self.masked),
+            lambda claimed: read_samples(
+                self.dock, claimed, fields=(), masked=self.masked, pictures=self.pictures
+            ),
             parts=-(-num_groups // self.pass_groups),
         )
         for part in work.each(parts):
@@ -116,7 +125,7 @@ class Inference:
                     self.dock.write(part.rows, {self.column: scored})
         if self.kept is not None:
             self.kept.keep()
-        return work.span()
+        return work.span(OwnWork.of(self._passes))
 
     def _known(self, kept: KeptLogprobs, samples: SampleBatch) -> Ragged:
         """As `_scored`, computed where a row is missing: of a pass all rows, on all ranks that it needs."""
@@ -146,8 +155,9 @@ class Inference:
         return Ragged(values=array_of(scored_T.float()), lengths=array_of(lengths_B))
 
     def _infer(self, samples: SampleBatch) -> Tensor:
-        with torch.no_grad():
-            return self.model.logprobs(samples, temperature=self.temperature).logprobs_T
+        tokens = 0 if self.ranks.in_stages else count_tokens(samples)
+        with torch.no_grad(), self._passes.one(tokens):
+            return self.model.logprobs(samples, temperature=self.temperature).logprobs_T.cpu()
 
     def _num_prompts(self, batch: BatchName) -> int:
         held_out = self._held_out(batch)

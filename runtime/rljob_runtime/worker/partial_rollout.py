@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rljob_api.topology.devices import most_stale
 from rljob_api.topology.resolved import ResolvedSpec
@@ -26,7 +26,7 @@ from rljob_runtime.prompts.pool_rows import (
 )
 from rljob_runtime.prompts.rounds import Round
 from rljob_runtime.record.reports import GameFigures, GenerateReport, ToolFigures
-from rljob_runtime.record.spans import Span
+from rljob_runtime.record.spans import Span, Stopwatch
 from rljob_runtime.rollout.rollout_engine import (
     GameSettings,
     Generated,
@@ -35,23 +35,36 @@ from rljob_runtime.rollout.rollout_engine import (
     ToolSettings,
 )
 from rljob_runtime.samples.batches import BatchName
-from rljob_runtime.samples.flow import evaluation_states, state_graph, written_bytes
+from rljob_runtime.samples.flow import (
+    PICTURE_COLUMNS,
+    evaluation_states,
+    state_graph,
+    written_bytes,
+)
 from rljob_runtime.samples.seeds import derive_seed
 from rljob_runtime.task.environments.environment import Outcome
 from rljob_runtime.task.environments.game_columns import game_of, outcome_of, outcome_row
-from rljob_runtime.worker.generate import game_figures, tool_figures
+from rljob_runtime.worker.generate import game_figures, own_work, picture_figures, tool_figures
 from rljob_runtime.worker.rollout_replica import RolloutReplica
 
+if TYPE_CHECKING:
+    from rljob_runtime.samples.pictures import Picture
+    from rljob_runtime.task.pictures.picture_columns import PictureReader
+
+_, PICTURE_SIZES = PICTURE_COLUMNS
 Figures = TypeVar("Figures", ToolFigures, GameFigures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialRollout:
-    """Works on one replica's share of each step's pool."""
+    """Works on one replica's share of each step's pool. route_bytes: of a token's routes, where they are
+    kept. pictures: of prompts that show any."""
 
     replica: RolloutReplica
     dock: DockClient
     spec: ResolvedSpec
+    route_bytes: int = 0
+    pictures: "PictureReader | None" = None
 
     def run(
         self, batch: BatchName, now: Round, sampling: Sampling, share: tuple[int, int]
@@ -62,6 +75,7 @@ class PartialRollout:
         DockError on all devices that generate together when one of them cannot read or write.
         """
         started, replica = time.time(), self.replica
+        before = replica.generating.seconds()
         work: _Work | None = None
         with replica.agreed():
             if replica.leads:
@@ -75,13 +89,16 @@ class PartialRollout:
         with replica.agreed():
             if work:
                 work.put_going_on()
-        return work.report(started, sampling) if work else GenerateReport(span=Span.since(started))
+        if work is None:
+            return GenerateReport(span=Span.since(started))
+        return work.report(started, replica.generating.seconds() - before, sampling)
 
     def _begin(self, batch: BatchName, now: Round, share: tuple[int, int]) -> "_Work":
         """The share's groups; those that are complete already are in the batch."""
         timeout = self.spec.flow.stage_timeout_seconds
         claim = self.dock.claim(str(now.pool), share=share, timeout_seconds=timeout)
-        work = self._work(batch, now, read_pool(self.dock, claim.rows))
+        shown = self.pictures.columns(self.dock, claim.rows) if self.pictures else {}
+        work = self._work(batch, now, read_pool(self.dock, claim.rows, shown=shown))
         work.put_complete(group for group in work.groups if work.groups[group].complete)
         return work
 
@@ -97,14 +114,21 @@ class PartialRollout:
             oldest={place: group.oldest(version) for place, group in groups.items()},
         )
         return _Work(
-            dock=self.dock, spec=self.spec, batch=batch, now=now, groups=groups, choice=choice
+            dock=self.dock,
+            spec=self.spec,
+            batch=batch,
+            now=now,
+            groups=groups,
+            choice=choice,
+            route_bytes=self.route_bytes,
+            pictures=self.pictures,
         )
 
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
     """One step's groups of one replica. members: place of each sample in pool and group by its uid. made:
-    samples, and parts of them, in this step."""
+    samples, and parts of them, in this step. shown: pictures by the prompt's position."""
 
     dock: DockClient
     spec: ResolvedSpec
@@ -112,8 +136,12 @@ class _Work:
     now: Round
     groups: dict[int, OpenGroup]
     choice: OpenGroups
+    route_bytes: int
+    pictures: "PictureReader | None"
     members: dict[str, tuple[int, int]] = field(init=False)
     made: list[Generated] = field(default_factory=list)
+    shown: "dict[int, list[Picture]]" = field(default_factory=dict)
+    putting: Stopwatch = field(default_factory=Stopwatch)
 
     def __post_init__(self) -> None:
         self.members = {
@@ -141,6 +169,7 @@ class _Work:
             sample = self.groups[place].samples[number]
             sample.add(made.token_ids, made.logprobs, made.versions, made.drawn)
             sample.ends = made.ends
+            sample.routes += made.routes
             if made.outcome is not None:
                 sample.outcome = outcome_row(made.outcome).tobytes()
             self.made.append(made)
@@ -148,7 +177,8 @@ class _Work:
                 sample.end = made.finish
                 if self.groups[place].complete:
                     complete.append(place)
-        self.put_complete(complete)
+        with self.putting.running():
+            self.put_complete(complete)
 
     def put_complete(self, places: Iterable[int]) -> None:
         """Put complete groups into the batch, as far as it has room for them."""
@@ -183,21 +213,32 @@ class _Work:
         taken = [self.groups[place] for place in going_on]
         self._put(self.now.next_pool, rows, self.now.next_groups, POOL_STATES, taken)
 
-    def report(self, started: float, sampling: Sampling) -> GenerateReport:
-        """Sums over what was trained on; of calls and moves, over those that were made."""
+    def report(self, started: float, seconds: float, sampling: Sampling) -> GenerateReport:
+        """Sums over what was trained on; of calls and moves, over those that were made. seconds: in the
+        engine."""
         trained = [self.groups[place] for place in self.choice.trained]
         samples = [sample for group in trained for sample in group.samples]
+        tools = self._tools(samples, sampling.tools) if sampling.tools else None
+        games = self._games(samples, sampling.games) if sampling.games else None
+        own = own_work(self.made, seconds - self.putting.seconds(), tools, games)
         return GenerateReport(
             samples=len(samples),
             prompt_tokens=sum(len(group.prompt) * len(group.samples) for group in trained),
+            shown=picture_figures(
+                self.pictures,
+                (
+                    (g.prompt, len(g.columns[PICTURE_SIZES].reshape(-1, 2)), len(g.samples))
+                    for g in trained
+                ),
+            ),
             response_tokens=sum(len(made.logprobs) for made in self.made),
             sample_tokens=sum(len(sample.logprobs) for sample in samples),
             lengths=Counter(len(sample.logprobs) for sample in samples),
             clipped=sum(sample.end == "length" for sample in samples),
             going_on=len(self.groups) - len(trained),
-            tools=self._tools(samples, sampling.tools) if sampling.tools else None,
-            games=self._games(samples, sampling.games) if sampling.games else None,
-            span=Span.since(started),
+            tools=tools,
+            games=games,
+            span=Span.since(started, own),
         )
 
     def _tools(self, trained: Sequence[OpenSample], tools: ToolSettings) -> ToolFigures:
@@ -248,7 +289,17 @@ class _Work:
             budget=budget,
             game=game_of(group.columns["task"]) if played else None,
             outcome=_so_far(begun.outcome) if begun.outcome else None,
+            pictures=self._shown(group),
+            routed=len(begun.routes) // self.route_bytes if self.route_bytes else 0,
         )
+
+    def _shown(self, group: OpenGroup) -> "list[Picture]":
+        """Its pictures, made once for all of its samples."""
+        if self.pictures is None:
+            return []
+        if group.position not in self.shown:
+            self.shown[group.position] = self.pictures.made(group.columns)
+        return self.shown[group.position]
 
     def _seed(self, group: OpenGroup, sample: int) -> int:
         """The seed that the sample has in a run that finishes every sample in its step."""

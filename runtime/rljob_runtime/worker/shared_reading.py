@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rljob_runtime.devices.collectives import broadcast_bytes
 from rljob_runtime.dock.rows import RowMeta
+from rljob_runtime.samples.pictures import Picture
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.worker.agree import agreed
@@ -56,9 +57,14 @@ def pack(samples: SampleBatch) -> bytes:
         "responses": _joined(samples.responses),
         **{
             name: _joined(rows)
-            for name, rows in (("whole", samples.whole), ("drawn", samples.drawn))
+            for name, rows in (
+                ("whole", samples.whole),
+                ("drawn", samples.drawn),
+                ("routes", samples.routes),
+            )
             if rows
         },
+        "pictures": [[(p.patches_PX, p.grid, p.name) for p in shown] for shown in samples.pictures],
         "fields": {name: _joined(rows) for name, rows in samples.fields.items()},
         "scalars": samples.scalars,
     }
@@ -78,6 +84,11 @@ def unpack(content: bytes) -> SampleBatch:
         scalars=held["scalars"],
         whole=_apart(*held["whole"]) if "whole" in held else [],
         drawn=_apart(*held["drawn"]) if "drawn" in held else [],
+        routes=_apart(*held["routes"]) if "routes" in held else [],
+        pictures=[
+            [Picture(patches_PX=p, grid=g, name=n) for p, g, n in shown]
+            for shown in held["pictures"]
+        ],
     )
 
 

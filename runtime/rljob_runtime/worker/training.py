@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from rljob_api.spec.algorithms.sampling import BatchReweighting
 from rljob_api.topology.devices import off_policy
+from rljob_api.topology.fewer_replicas import share_of_mini_batches
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.algorithms.filtering import filtered
 from rljob_runtime.algorithms.functional import groups_with_signal
@@ -18,6 +19,7 @@ from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.algorithms.reweighting import reweighted
 from rljob_runtime.algorithms.whitening import whiten
 from rljob_runtime.devices.collectives import sum_over_ranks
+from rljob_runtime.devices.own_time import Passes
 from rljob_runtime.record.event_types import PassTimes
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.seeds import derive_seed
@@ -37,7 +39,8 @@ from rljob_runtime.worker.training_objective import MakeObjective, policy_object
 class Training:
     """ranks: as the engine has them. control: of the run; default: one of its own. teaches: what by.
 
-    Until `finish`, no weight changes and `discard` undoes everything. passes: made so far.
+    Until `finish`, no weight changes and `discard` undoes everything. passes: made so far. own: the same
+    without waits for others; none where stages have unequal work, or another engine waits unseen.
     """
 
     def __init__(
@@ -54,7 +57,9 @@ class Training:
         self._control = control or KlControl.of(spec.algorithm.params)
         self._lesson = teaches(spec, self._control)
         self._ranks = ranks
-        self._mini_groups = batch.mini_batch_size // ranks.share[1]
+        self._mini_groups = share_of_mini_batches(
+            ranks.share, batch, balanced=spec.update.balance == "length"
+        )
         self._meeting = ranks.everyone if ranks.passes_meet else None
         several = batch.global_batch_size // batch.mini_batch_size * batch.epochs > 1
         self._keeps_old = several and self._lesson.of_policy
@@ -63,8 +68,10 @@ class Training:
         self._signals: list[int] = []
         self._cut = self._micro_batches()
         self._first: OptimizerStep | None = None
-        self._timed = spec.update.parallelism.pipeline == 1
-        self.passes = PassTimes()
+        layout = spec.update.parallelism
+        self._timed = layout.pipeline == 1
+        self._alone = self._timed and (spec.update.engine == "torch" or not layout.shared)
+        self.passes, self.own = PassTimes(), Passes()
 
     def add(self, samples: SampleBatch) -> None:
         """Take the next whole groups of the share in."""
@@ -83,7 +90,7 @@ class Training:
         if chosen is not None:
             groups = filtered(samples, chosen, seed=self._draw_seed).by_group()
         for group in groups:
-            if len(self._groups) < self._mini_groups and not self._waits:
+            if len(self._groups) < self._mini_groups[0] and not self._waits:
                 self._add_to(self._begun(), group)
             self._groups.append(group)
 
@@ -101,13 +108,15 @@ class Training:
             )
         reports = []
         for epoch in range(self._spec.batch.epochs):
-            for first in range(0, max(len(self._groups), 1), self._mini_groups):
-                members = self._groups[first : first + self._mini_groups]
+            last = 0
+            for num_groups in self._mini_groups:
+                first, last = last, last + num_groups
+                members = self._groups[first:last]
                 begun = self._begun()
                 if epoch or first or self._waits:
                     for group in members:
                         self._add_to(begun, group)
-                with_signal = sum(self._signals[first : first + self._mini_groups])
+                with_signal = sum(self._signals[first:last])
                 reports.append(self._step(begun, with_signal))
         metrics = _mean(reports)
         if "kl" not in metrics:
@@ -154,10 +163,12 @@ class Training:
 
     def _run(self, begun: OptimizerStep, own: Iterable[MicroBatch]) -> None:
         for micro_batch in in_step(own, self._meeting):
+            teaches = micro_batch.teaches and self._timed
+            tokens = count_tokens(micro_batch.samples) if teaches else 0
             started = time.perf_counter()
-            begun.add(micro_batch.samples, teaches=micro_batch.teaches)
-            if micro_batch.teaches and self._timed:
-                tokens = count_tokens(micro_batch.samples)
+            with self.own.one(tokens if self._alone else 0):
+                begun.add(micro_batch.samples, teaches=micro_batch.teaches)
+            if teaches:
                 self.passes.add(tokens, time.perf_counter() - started)
 
     def _micro_batches(self) -> MicroBatches:

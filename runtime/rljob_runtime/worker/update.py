@@ -9,28 +9,36 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from rljob_api.topology.devices import most_stale
+from rljob_api.topology.fewer_replicas import share_of_mini_batches
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta, Share
 from rljob_runtime.errors import DockError, DockLost
+from rljob_runtime.prompts.passed_rows import Passed
 from rljob_runtime.prompts.pool_rows import Lineage
+from rljob_runtime.record.digests import RankDigest, RowSums
 from rljob_runtime.record.reports import UpdateReport
-from rljob_runtime.record.spans import Span, Work
+from rljob_runtime.record.spans import OwnWork, Span, Work
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import AnyUpdateEngine
 from rljob_runtime.worker.agree import agreed
 from rljob_runtime.worker.bad_batch import BadRow, all_finite, bad_rows
+from rljob_runtime.worker.digests import add_rows
 from rljob_runtime.worker.micro_batches import score
 from rljob_runtime.worker.samples import read_samples
 from rljob_runtime.worker.share import claim_in_order
 from rljob_runtime.worker.shared_reading import read_together
 from rljob_runtime.worker.training import Training
 from rljob_runtime.worker.training_objective import MakeObjective, policy_objective
+
+if TYPE_CHECKING:
+    from rljob_runtime.task.pictures.picture_columns import PictureReader
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +51,8 @@ class _Begun:
     training: Training
     parts: list[tuple[list[RowMeta], SampleBatch]]
     lineage: Lineage | None
+    passed: Passed | None
+    sums: RowSums
     work: Work
 
     @property
@@ -56,7 +66,7 @@ class Update:
     coefficient, which each step of the policy moves. teaches: what by; of the critic, `spec` has it in the
     policy's place. ready: called before the first pass, once there are samples: the weights are on the device
     afterwards. critic: moves with the policy, or not at all, so that a step that starts over has taught
-    neither."""
+    neither. pictures: of prompts that show any."""
 
     engine: AnyUpdateEngine
     dock: DockClient
@@ -66,7 +76,30 @@ class Update:
     teaches: MakeObjective = policy_objective
     ready: Callable[[], None] = lambda: None
     critic: "Update | None" = None
+    pictures: "PictureReader | None" = None
     _begun: _Begun | None = field(default=None, init=False)
+    _settled: tuple[int, int] | None = field(default=None, init=False)
+    """A step of the run after which weights and state were whole, and the engine's steps then."""
+
+    @property
+    def after(self) -> int | None:
+        """The step of the run that weights and state are after; None between two, and before any was
+        said."""
+        if self._settled is None:
+            return None
+        step, of_engine = self._settled
+        whole = of_engine == self.engine.step
+        if self.critic is not None:
+            whole &= self.critic.after == step
+        return step if whole else None
+
+    def settle(self, step: int, *, first: bool = False) -> None:
+        """Weights and state are now those after this step of the run. first: nothing was said of them
+        before, or this does not count."""
+        if not first or self._settled is None:
+            self._settled = (step, self.engine.step)
+            if self.critic is not None:
+                self.critic.settle(step)
 
     def run(self, batch: BatchName) -> UpdateReport:
         """All mini-batches and epochs of a step, of the critic first, which has read its share.
@@ -81,6 +114,7 @@ class Update:
         self.read(batch)
         taught = self.critic.finish() if self.critic is not None else None
         report = self.finish()
+        self.settle(batch.step)
         if taught is None:
             return report
         return replace(report, taught=taught.metrics, bad_rows=report.bad_rows or taught.bad_rows)
@@ -96,16 +130,24 @@ class Update:
             self._begun.training.discard()
             self._begun = None
         parts: list[tuple[list[RowMeta], SampleBatch]] = []
-        followed = self.spec.flow.partial_rollout and self.teaches is policy_objective
-        lineage = Lineage() if followed else None
+        of_policy = self.teaches is policy_objective
+        lineage = Lineage() if self.spec.flow.partial_rollout and of_policy else None
+        passed = Passed() if self.spec.data.difficulty_filter and of_policy else None
         training = Training(self.engine, self.spec, self.ranks, self.control, self.teaches)
+        sums = RowSums()
         try:
-            work = self._read(batch, parts, training, lineage)
+            work = self._read(batch, parts, training, (lineage, passed), sums)
         except BaseException:
             training.discard()
             raise
         self._begun = _Begun(
-            batch=batch, training=training, parts=parts, lineage=lineage, work=work
+            batch=batch,
+            training=training,
+            parts=parts,
+            lineage=lineage,
+            passed=passed,
+            sums=sums,
+            work=work,
         )
         return work.span()
 
@@ -113,7 +155,7 @@ class Update:
         """Train on what was read."""
         assert self._begun is not None, "a batch is read before it trains"
         begun, self._begun = self._begun, None
-        batch, rows, lineage = begun.batch, begun.rows, begun.lineage
+        batch, rows = begun.batch, begun.rows
         try:
             metrics = begun.training.finish()
         finally:
@@ -128,10 +170,12 @@ class Update:
             bad_rows=[] if all_finite(metrics) else self._bad_rows(begun),
             metrics=metrics,
             rows_by_age=ages,
-            lineage=lineage,
+            lineage=begun.lineage,
+            passed=begun.passed,
             tokens=sum(row.lengths["prompt"] + row.lengths["response"] for row in rows),
             passes=begun.training.passes,
-            span=begun.work.span(),
+            digest=RankDigest(rows=begun.sums),
+            span=begun.work.span(OwnWork.of(begun.training.own)),
         )
 
     def _bad_rows(self, begun: _Begun) -> list[BadRow]:
@@ -159,7 +203,8 @@ class Update:
         batch: BatchName,
         parts: list[tuple[list[RowMeta], SampleBatch]],
         training: Training,
-        lineage: Lineage | None,
+        told: tuple[Lineage | None, Passed | None],
+        sums: RowSums,
     ) -> Work:
         """Give the share to the training as it comes; returns what was waited for.
 
@@ -171,11 +216,12 @@ class Update:
             read = read_together(
                 self.ranks,
                 lambda: self._claims(batch),
-                lambda claimed: self._samples(batch, claimed, lineage),
+                lambda claimed: self._samples(batch, claimed, *told),
                 parts=-(-self._num_groups // sizes.micro_batch_size),
             )
             for part in work.each(read):
                 parts.append((part.rows, part.samples))
+                add_rows(sums, part.rows, part.samples)  # before the algorithm adds its own
                 self.ready()
                 training.add(part.samples)
         return work
@@ -183,14 +229,20 @@ class Update:
     @property
     def _num_groups(self) -> int:
         """Of the share."""
-        replica, replicas = self.ranks.share
-        return len(range(replica, self.spec.batch.global_batch_size, replicas))
+        balanced = self.spec.update.balance == "length"
+        return sum(share_of_mini_batches(self.ranks.share, self.spec.batch, balanced=balanced))
 
     def _samples(
-        self, batch: BatchName, rows: list[RowMeta], lineage: Lineage | None
+        self,
+        batch: BatchName,
+        rows: list[RowMeta],
+        lineage: Lineage | None,
+        passed: Passed | None,
     ) -> SampleBatch:
         if lineage is not None:
             lineage.add(self.dock, rows, version=batch.step - 1)
+        if passed is not None:
+            passed.add(self.dock, rows)
         params = self.spec.algorithm.params
         return read_samples(
             self.dock,
@@ -198,6 +250,8 @@ class Update:
             fields=params.fields,
             scalars=params.scalars,
             masked=self.spec.has_turns,
+            routed=self.spec.update.router_replay and self.teaches is policy_objective,
+            pictures=self.pictures,
         )
 
     def _claims(self, batch: BatchName) -> Iterator[list[RowMeta]]:

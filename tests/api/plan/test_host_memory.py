@@ -157,6 +157,34 @@ def test_a_machine_without_room_for_weights_that_come_is_told_of_the_flow(job):
     assert "set spec.flow.mode: streaming, or use a smaller model" in problem.message
 
 
+def test_second_copies_are_of_what_one_device_alone_holds(host):
+    alone = {"spec.resharding.strategy": "allgather", "spec.update.redundancy": "host"}
+    peer, four = (
+        alone | {"spec.update.redundancy": "peer"},
+        FOUR | {"spec.update.parallelism.zero": 1},
+    )
+    quarter = -(-(WEIGHTS // 4) // 4) * 4
+
+    assert host(alone).parts == {"second copies": 2 * 3 * WEIGHTS}
+    assert host(alone | four).parts == {"second copies": 4 * 2 * 2 * quarter}
+    assert host(peer | four).parts == {"second copies": 4 * 4 * 2 * quarter}
+    rows = FOUR | {"spec.update.parallelism.zero": 3}
+    assert host(peer | rows).parts == {"second copies": 4 * 4 * 3 * quarter}
+
+
+def test_a_plan_shows_what_second_copies_take(job, tmp_path):
+    zero = FOUR | {"spec.update.parallelism.zero": 3, "spec.update.redundancy": "peer"}
+    limit = {"spec.podTemplates.worker": {"resources": {"limits": {"memory": "4Mi"}}}}
+    plan = make_plan(job(zero | limit), base_dir=tmp_path)
+
+    copied = 3 * (WEIGHTS // 4) / 2**30
+    assert plan_json(plan)["copiedGBPerDevice"] == pytest.approx(copied, rel=1e-3)
+    (line,) = [line for line in plan_text(plan).splitlines() if "second copies of what" in line]
+    assert "GB a step to its host and from there to another device's, beside what follows: " in line
+    assert "set spec.update.redundancy: none" in plan.problems[0].message
+    assert plan_json(make_plan(job(FOUR), base_dir=tmp_path))["copiedGBPerDevice"] == 0
+
+
 def test_a_plan_shows_the_hosts_memory(job, tmp_path):
     limits = {"spec.podTemplates.worker": {"resources": {"limits": {"memory": "1Gi"}}}}
     plan = make_plan(job(SWAP | KL | FOUR | limits), base_dir=tmp_path)

@@ -42,11 +42,14 @@ SMALL = {
 }
 
 
-def estimates(job):
-    return Estimates(job, TINY, {}, rates_of("emulated"))
+FAILURES = ("failures_per_day=50", "recovery_seconds=1")
 
 
-def by_brute_force(manifest, changes):
+def estimates(job, given=()):
+    return Estimates(job, TINY, {}, rates_of("emulated", given))
+
+
+def by_brute_force(manifest, changes, given):
     """The least seconds of every set of degrees on two devices that the rules allow and that fits, ascending;
     each is read as a file would be."""
     best = {}
@@ -64,19 +67,19 @@ def by_brute_force(manifest, changes):
         }  # fmt: skip
         for rollout in ((2, 1, 1), (1, 2, 1), (1, 1, 2)):
             names = ("data", "tensor", "pipeline")
-            for used in product((1, 2, 4), ("none", "full"), ("none", "optimizer")):
-                seconds = seconds_of(
-                    manifest, changes, update, dict(zip(names, rollout, strict=True)), used
-                )
+            kinds = ("none", "peer", "host") if given else ("none",)
+            for used in product((1, 2, 4), ("none", "full"), ("none", "optimizer"), kinds):
+                degrees_of = dict(zip(names, rollout, strict=True))
+                seconds = seconds_of(manifest, changes, update, degrees_of, used, given)
                 if seconds is not None:
                     key = (degrees, rollout)
                     best[key] = min(seconds, best.get(key, seconds))
     return sorted(best.values())
 
 
-def seconds_of(manifest, changes, update, rollout, used):
+def seconds_of(manifest, changes, update, rollout, used, given):
     """None where a rule refuses the layout, or memory does."""
-    micro, recompute, offload = used
+    micro, recompute, offload, redundancy = used
     asked = {
         **changes,
         "spec.update.parallelism": update,
@@ -84,6 +87,7 @@ def seconds_of(manifest, changes, update, rollout, used):
         "spec.batch.microBatchSize": micro,
         "spec.update.recompute": recompute,
         "spec.update.offload": offload,
+        "spec.update.redundancy": redundancy,
     }
     try:
         job = read_job(manifest(asked))
@@ -93,21 +97,43 @@ def seconds_of(manifest, changes, update, rollout, used):
         return None
     spec = resolve(job).spec
     room = plan_memory(spec, TINY).kv_cache.room
-    return sum(step_parts(spec, TINY, *rates_of("emulated"), room=room).values())
+    return sum(step_parts(spec, TINY, *rates_of("emulated", given), room=room).values())
 
 
-@pytest.mark.parametrize("memory", [None, "14Mi"])
-def test_no_legal_layout_that_fits_is_faster_than_those_proposed(manifest, memory):
+@pytest.mark.parametrize(("memory", "given"), [(None, ()), ("14Mi", ()), (None, FAILURES)])
+def test_no_legal_layout_that_fits_is_faster_than_those_proposed(manifest, memory, given):
     changes = SMALL | ({"spec.accelerator.memory": memory} if memory else {})
-    expected = by_brute_force(manifest, changes)
+    expected = by_brute_force(manifest, changes, given)
 
-    ranking = rank(estimates(read_job(manifest(changes))), top=8)
+    ranking = rank(estimates(read_job(manifest(changes)), given), top=8)
 
     found = [proposal.found.seconds for proposal in ranking.proposals]
     assert found == sorted(found)
     # A micro-batch that is bounded by tokens may be faster than all that are bounded by prompts.
     assert all(mine <= brute * (1 + 1e-9) for mine, brute in zip(found, expected[:8], strict=True))
     assert not ranking.counts.ended
+
+
+def test_a_second_copy_is_proposed_where_failures_cost_more_than_it_does(manifest):
+    changes = SMALL | {"spec.update.parallelism": {"tensor": 2}, "spec.steps": 1000}
+    job = read_job(manifest(changes))
+
+    def cost(kind, *given):
+        spec = resolve(read_job(manifest(changes | {"spec.update.redundancy": kind}))).spec
+        return step_parts(spec, TINY, *rates_of("emulated", given))
+
+    assert cost("none")["failures"] == 0
+    for kind, lost in (("none", 1000 / 2), ("host", 1000 / 2), ("peer", 0)):  # all since the start
+        parts = cost(kind, *FAILURES)
+        step = sum(parts.values()) - parts["failures"]
+        each = 1 + step / 2 + lost * step
+        assert parts["failures"] == pytest.approx(50 * 2 / 86400 * step * each)
+
+    found = rank(estimates(job, FAILURES), top=100).proposals
+    kinds = {p.found.layout.update.tensor: fragment(p, job)["spec"]["update"] for p in found}
+    assert kinds[2]["redundancy"] == "peer"
+    unasked = rank(estimates(job), top=100).proposals
+    assert all("redundancy" not in fragment(p, job)["spec"]["update"] for p in unasked)
 
 
 def merged(manifest, change):
@@ -347,7 +373,7 @@ def test_rates_that_are_given_take_the_place_of_the_tables(tmp_path, manifest):
     [
         (
             ("--rate", "speed=3"),
-            "--rate: 'speed=3' names no rate; use one of dispatch_bytes, fixed_",
+            "--rate: 'speed=3' names no rate; use one of dispatch_bytes, failures_",
         ),
         (("--rate", "flops=fast"), "--rate: 'flops=fast' has no positive number; write flops=1e12"),
         (("--rate", "flops=0"), "--rate: 'flops=0' has no positive number"),

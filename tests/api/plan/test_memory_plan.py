@@ -81,7 +81,10 @@ def test_activations_are_what_each_layer_keeps_and_the_head(job):
 
 def test_attention_on_npus_takes_no_masks(job):
     changes = {"spec.accelerator": {"type": "ascend910b"}, "spec.update.engine": "mindspeed"}
-    emulated, npu = (phases(resolve(job(c)).spec, TINY)["update"].parts for c in ({}, changes))
+    emulated, npu = (
+        phases(resolve(job(c)).spec, TINY)["update"].parts
+        for c in ({"spec.update.engine": "megatron"}, changes)
+    )
 
     masks = 16 * 8 * 63 * (128 + 63) * 4
     assert emulated["activations"] - npu["activations"] == masks
@@ -217,6 +220,17 @@ APART = {
 }
 
 
+def test_deltas_keep_what_was_sent_last_on_both_ends_in_every_phase(job):
+    given = {"spec.resharding.deltas": True, "spec.rollout.dtype": "bfloat16"}
+
+    found = phases(resolve(job(APART | given)).spec, TINY)
+    without = phases(resolve(job(APART | {"spec.rollout.dtype": "bfloat16"})).spec, TINY)
+
+    sent = found["generate"].parts["rollout weights"]
+    for name in ("generate", "update", "reshard", "arrival"):
+        assert found[name].parts == without[name].parts | {"weights sent last": sent}
+
+
 @pytest.mark.parametrize(
     ("changes", "on_its_way"),
     [
@@ -244,14 +258,21 @@ def test_a_stream_holds_both_layouts_where_a_device_has_both_and_the_largest_ten
     assert found["buffers"] == embedding * on_its_way
 
 
-def test_vllm_collects_the_whole_model_of_devices_that_share_it_before_it_loads(job):
-    stream = {"spec.resharding.strategy": "stream", "spec.rollout.engine": "vllm"}
+@pytest.mark.parametrize(("accelerator", "stays"), [("emulated", True), ("ascend910b", False)])
+def test_vllm_takes_room_for_all_of_its_weights_at_once_and_on_cpu_keeps_it(
+    job, accelerator, stays
+):
+    changes = {"spec.resharding.strategy": "allgather-swap", "spec.rollout.engine": "vllm"}
+    changes["spec.accelerator.type"] = accelerator
+    generates = rollout_shard(resolve(job(changes)).spec, DENSE).total * 4
 
-    shared = phases(resolve(job(stream | HALVES)).spec, DENSE)["reshard"].parts
-    alone = phases(resolve(job(stream)).spec, DENSE)["reshard"].parts
+    found = phases(resolve(job(changes)).spec, DENSE)
 
-    assert shared["buffers"] == DENSE.total().total * 4
-    assert alone["buffers"] == 0
+    trains = update_shard(resolve(job(changes)).spec, DENSE).total * 4
+    assert found["reshard"].parts["update weights"] == trains
+    assert found["reshard"].parts["rollout weights"] == generates
+    assert "update weights" not in found["generate"].parts
+    assert found["update"].parts.get("rollout weights", 0) == (generates if stays else 0)
 
 
 def test_a_swapped_reference_is_on_the_device_while_it_scores_alone(job):

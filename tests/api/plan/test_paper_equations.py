@@ -60,6 +60,18 @@ def test_equations_1_2_and_4_by_hand():
     assert each == pytest.approx(factor * (200 + 15_000 + 8 * 6 * 3) / 16)
 
 
+def test_pictures_go_with_prompts_once_a_group():
+    sizes = {"global_batch_size": 8, "samples_per_prompt": 4, "max_prompt_length": 100}
+    more = {"max_response_length": 10, "response_items": 5, "scalars": 3}
+    text, shown = (SampleFlow(**sizes, **more, picture_bytes=size) for size in (0, 3000))
+    added = 8 * 3000 / 2**30
+
+    assert shown.stage_gb() - text.stage_gb() == pytest.approx(added)
+    assert shown.total_gb() - text.total_gb() == pytest.approx(2 * added)
+    each, without = (flow.per_warehouse_gb(warehouses=4, controllers=5) for flow in (shown, text))
+    assert each - without == pytest.approx(2 * added / 4)
+
+
 def test_equation_3_on_figure_3():
     # TP2 EP2 DP2 to TP1 EP4 DP4: every device keeps half of the matrices and a quarter of the experts
     redundant = redundant_bytes(
@@ -104,7 +116,7 @@ def test_deepseek_takes_384_devices_in_both_layouts():
         "expert": 16,
     }
     assert plan["rollout"]["ranks"] == 384
-    assert plan["pods"] == {"head": 1, "worker": 48, "warehouse": 48}
+    assert plan["pods"] == {"head": 1, "worker": 48, "warehouse": 48, "spare": 0}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -9,7 +9,7 @@ from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_api.topology.resolved import resolve
 from rljob_plan.collectives import meetings_of_step, meetings_of_token
 from rljob_plan.decoding import active_parameters, forward_flops
-from rljob_plan.machines import Machine, Shares
+from rljob_plan.machines import Machine, Shares, rates_of
 from rljob_plan.performance import step_parts
 
 TINY = BUILTINS["tiny"]
@@ -22,6 +22,40 @@ SAMPLES, LENGTH = 16 * 8, 128 + 64
 
 def parts(job, changes=None, shares=ALL, machine=PLAIN, packed=False, **more):
     return step_parts(resolve(job(changes)).spec, TINY, machine, shares, packed=packed, **more)
+
+
+NODES = {"spec.accelerator": {"nodes": 2, "devicesPerNode": 2}}
+
+
+def test_ranks_of_several_nodes_meet_over_the_network(job):
+    narrow = replace(PLAIN, network_bytes=PLAIN.link_bytes / 10)
+
+    def sent(tensor, machine):
+        degrees = {"spec.update.parallelism": {"tensor": tensor}}
+        return parts(job, NODES | degrees, machine=machine, packed=True)["communication"]
+
+    assert sent(4, narrow) == pytest.approx(10 * sent(4, PLAIN))
+    assert sent(2, PLAIN) < sent(2, narrow) < 10 * sent(2, PLAIN)  # tensor ranks share a node
+
+
+def test_a_reshard_over_nodes_is_as_slow_as_the_network(job):
+    narrow = replace(PLAIN, network_bytes=PLAIN.link_bytes / 10)
+    cut = {"spec.update.parallelism": {"tensor": 2}}
+
+    slow, fast = (parts(job, NODES | cut, machine=one)["reshard"] for one in (narrow, PLAIN))
+    alone = parts(job, cut | {"spec.accelerator": {"devicesPerNode": 4}}, machine=narrow)
+
+    assert slow > 2 * fast
+    assert alone["reshard"] == pytest.approx(fast)
+
+
+def test_ascend_products_have_rates_of_their_own():
+    of = {name: rates_of(name)[0] for name in ("ascend910b", "ascend910c", "ascend950")}
+
+    assert of["ascend910b"].flops < of["ascend910c"].flops < of["ascend950"].flops
+    assert of["ascend910b"].link(9, per_node=8) == 200e9 / 8  # bits of RoCE
+    for name in ("ascend910c", "ascend950"):
+        assert of[name].link(384, per_node=16) == of[name].link(2, per_node=16)
 
 
 def test_a_token_costs_two_products_of_each_parameter_and_half_of_attentions_square():
@@ -111,7 +145,7 @@ def test_ranks_meet_as_often_as_their_degrees_ask():
     assert met(3, tensor=2) == 3 * (10 * layers + vocabulary) + norm
     assert met(3, "full", tensor=2) == 3 * (13 * layers + vocabulary) + norm
     assert met(context=4) == 8 * layers + 1 + norm
-    assert met(context=4, contextAlgorithm="ring") == 6 * layers + 1 + norm
+    assert met(context=4, contextAlgorithm="ring") == (3 + 3 + 4) * layers + 1 + norm
     assert met(5, pipeline=2) == 5 * 2 + norm
     tokens = RolloutDegrees(data=1, tensor=2)
     assert meetings_of_token(TINY, tokens) == 2 * layers + 3
@@ -125,6 +159,22 @@ def test_the_optimizer_reads_its_state_once_and_an_offload_moves_it_in_and_out(j
     there = items * (2 * 8 + 4 + 2 * 4) / 1e8
     assert parts(job)["optimizer"] == pytest.approx(there)
     assert resting == pytest.approx(there + 2 * 8 * items / 1e7)
+
+
+def test_second_copies_go_to_the_host_and_what_is_sent_counts_where_nothing_hides_it(job):
+    copied = 3 * 4 * TINY.total().total
+    tensor = {"spec.accelerator.devicesPerNode": 2, "spec.update.parallelism.tensor": 2}
+    kept, slow = copied / 1e7, replace(PLAIN, dispatch_bytes=1.0)
+
+    assert parts(job)["copies"] == 0
+    assert parts(job, {"spec.update.redundancy": "host"})["copies"] == pytest.approx(kept)
+    sent = parts(job, tensor | {"spec.update.redundancy": "peer"}, machine=slow)
+    beside = sum(sent[name] for name in ("prompts", "decoding", "inference", "reshard", "dispatch"))
+    half = parts(job, tensor | {"spec.update.redundancy": "host"})["copies"]
+    assert sent["copies"] == pytest.approx(half + half * 1e7 - beside)
+    fast = replace(PLAIN, dispatch_bytes=1e12)
+    hidden = parts(job, tensor | {"spec.update.redundancy": "peer"}, machine=fast)
+    assert hidden["copies"] == pytest.approx(half)
 
 
 def test_separated_devices_work_at_the_same_time_where_the_flow_lets_them(job):

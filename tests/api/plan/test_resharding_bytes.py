@@ -199,7 +199,11 @@ def test_ranks_of_the_papers_384_multiply_to_all_devices():
 
 
 def test_a_plan_shows_what_a_reshard_moves_and_holds():
-    plan = make_plan(load_job(PAPER / "qwen2.5-32b.yaml"), base_dir=PAPER)
+    job = load_job(PAPER / "qwen2.5-32b.yaml")
+    vllm = plan_json(make_plan(job, base_dir=PAPER))["resharding"]
+    rollout = job.spec.rollout.model_copy(update={"engine": "torch"})
+    spec = job.spec.model_copy(update={"rollout": rollout})
+    plan = make_plan(job.model_copy(update={"spec": spec}), base_dir=PAPER)
 
     shown = plan_json(plan)["resharding"]
 
@@ -209,6 +213,7 @@ def test_a_plan_shows_what_a_reshard_moves_and_holds():
     peak = shown["peakGBPerDevice"]
     assert peak["allgather-swap"] < 15.26 + 2 * shown["plan"]["largestBucketGB"]
     assert peak["allgather"] > 15.25 + 7.62
+    assert vllm["peakGBPerDevice"]["allgather-swap"] == peak["allgather"]
     assert plan.memory is not None
     (reshard,) = [phase for phase in plan.memory.phases if phase.name == "reshard"]
     weights = ("update weights", "rollout weights", "buffers")

@@ -97,6 +97,14 @@ def test_a_job_that_has_just_been_made_has_a_page(server, rljob):
     ]
 
 
+def test_spare_nodes_are_told_beside_the_devices(server, rljob):
+    server.jobs = [JOB | {"status": JOB["status"] | {"spareNodes": "1/2"}}]
+
+    page = rljob("status", "words").stdout
+
+    assert "devices 16/16    spare nodes 1/2    attempt" in page
+
+
 def test_the_clock_of_a_job_stops_when_it_ends():
     assert text_of(Seen(job=ended("Succeeded"))).splitlines()[0].endswith("Succeeded  18:59")
 

@@ -1,6 +1,7 @@
 """What `rljob doctor` says of the API server, the RLJob resource, the operators and rights."""
 
 import copy
+from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
@@ -53,9 +54,20 @@ def test_without_the_resource_the_remedy_is_the_chart():
     assert "helm upgrade --install rljob" in finding.remedy
 
 
+def test_a_job_of_a_version_that_the_cluster_does_not_serve_is_told_what_to_write():
+    asked = need()
+    job = asked.job.model_copy(update={"api_version": "rljob.io/v1beta1"})
+
+    finding = only("rljob-crd", cluster(rljob_versions=("v1alpha1",)), replace(asked, job=job))
+
+    assert finding.status == "fail"
+    assert finding.text.endswith("is rljob.io/v1beta1; the cluster serves v1alpha1")
+    assert "or write rljob.io/v1alpha1, which has the same fields" in finding.remedy
+
+
 def test_an_older_resource_is_told_by_the_fields_that_it_lacks():
     older = copy.deepcopy(crd())
-    spec = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec = older["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     del spec["properties"]["guards"]
 
     finding = only("rljob-crd", cluster(rljob_crd=older))
@@ -66,7 +78,7 @@ def test_an_older_resource_is_told_by_the_fields_that_it_lacks():
 
 def test_a_newer_resource_is_told_by_the_fields_that_this_client_lacks():
     newer = copy.deepcopy(crd())
-    spec = newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec = newer["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     spec["properties"]["telepathy"] = {"type": "boolean"}
 
     finding = only("rljob-crd", cluster(rljob_crd=newer))

@@ -77,6 +77,18 @@ def test_too_many_nodes_name_how_many_there_are():
     assert finding.remedy == "set accelerator.nodes to at most 2, or add nodes"
 
 
+def test_spare_nodes_count_and_are_no_failure_where_they_lack():
+    spared = need(accelerator={"nodes": 1, "spareNodes": 1, "devicesPerNode": 8})
+    many = need(accelerator={"nodes": 1, "spareNodes": 5, "devicesPerNode": 8})
+
+    fits, lacks = only("placement", cluster(), spared), only("placement", cluster(), many)
+
+    assert fits.status == "ok"
+    assert fits.text.startswith(f"2 nodes with 8 {NPU} each, 1 of them spare: 2 nodes can")
+    assert lacks.status == "warn"
+    assert lacks.remedy == "set accelerator.spareNodes to at most 1, or add nodes"
+
+
 @pytest.mark.parametrize(
     ("there", "why"),
     [

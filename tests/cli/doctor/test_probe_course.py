@@ -8,6 +8,7 @@ import pytest
 from cluster_jobs import JOB, SETTINGS, identity, merged
 from clusters import ASCEND, HEALTHY, NPU, OPERATOR, RUNTIME, cluster, deployment, need, node, pod
 from probe_world import ProbeWorld, unplaced, waiting
+from scripts.ascend_facts import pinned
 
 from rljob_api.check.load import read_job
 from rljob_operator.build.gang import gang
@@ -22,7 +23,7 @@ from rljob_runtime.cli.doctor.probe.pods import pods_of
 from rljob_runtime.errors import ClusterError
 
 OPTIONS = Options(token="abc", seconds=60)
-JOBS = {
+JOBS: dict[str, Any] = {
     "emulated": {"accelerator": {"nodes": 2, "devicesPerNode": 2}},
     "ascend": {
         "accelerator": {
@@ -74,9 +75,8 @@ def both(request):
     settings = SETTINGS.__class__(
         runtime_image=RUNTIME, ascend_image=ASCEND, emulated_device_plugin=True
     )
-    own = pod_template(
-        job, identity(), settings, role="worker", gang=gang(job.spec.scheduling, cluster="c")
-    )
+    placing = gang(job.spec.scheduling, settings, cluster="c")
+    own = pod_template(job, identity(), settings, role="worker", gang=placing)
     return pods_of(plan)[0], own
 
 
@@ -305,3 +305,33 @@ def test_pods_that_stay_are_named():
 
     assert set(seen.left) == {"rljob-doctor-abc-0", "rljob-doctor-abc-1"}
     assert any("rljob-doctor-abc-0 is left" in line for line in world.told)
+
+
+(MINDCLUSTER,) = pinned("mindcluster")
+NICS = MINDCLUSTER.value("nics-annotation")
+TOLD = (
+    '{"pod_name": "x", "server_id": "10.0.0.1", "devices": [{"device_id": "0", "device_ip": "29.0.0.1"},'
+    ' {"device_id": "1", "device_ip": ""}]}'
+)
+
+
+def test_the_device_plugin_tells_addresses_that_pods_have_no_file_of():
+    world = ProbeWorld()
+    world.annotations, world.annotated = {NICS: TOLD}, 4.0
+
+    seen = probe(a_plan(**JOBS["ascend"]), world.means())
+
+    assert [pod.nics for pod in seen.pods] == [{"0": "29.0.0.1"}] * 2
+    assert 4 <= world.now < 6
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"devices": [1]}'])
+def test_a_device_plugin_that_tells_nothing_is_waited_for_ten_seconds(text):
+    world = ProbeWorld()
+    world.annotations = {} if text is None else {NICS: text}
+
+    seen = probe(a_plan(**JOBS["ascend"]), world.means())
+
+    assert [pod.nics for pod in seen.pods] == [None, None]
+    assert 10 <= world.now < 12
+    assert world.pods == {}

@@ -10,9 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from kernel_cases import CASES, Draw, assert_same, kernel_of, outputs_and_gradients
 from npu_operators import OPERATORS, SCHEMAS, VERSIONS, npu_operators
 
+from rljob_runtime.cli.bring_up.kernel_cases import (
+    CASES,
+    Draw,
+    kernel_of,
+    outputs_and_gradients,
+    worst_share,
+)
 from rljob_runtime.devices.kernels.block_attention import attend_blocks, attend_blocks_backward
 from rljob_runtime.devices.kernels.flash_attention import (
     Sequences,
@@ -43,7 +49,7 @@ def test_ascend_forms_give_the_references_result_and_gradients(version, dtype):
 
         found = outputs_and_gradients(kernel.ascend, case, dtype)
 
-        assert_same(found, outputs_and_gradients(kernel.reference, case, dtype), dtype)
+        assert worst_share(found, outputs_and_gradients(kernel.reference, case, dtype), dtype) <= 1
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import TOLERANCE
 from npu_operators import VERSIONS, npu_operators
 from real_devices import DEVICES, skip_without
 from torch import Tensor
 
+from rljob_runtime.cli.bring_up.kernel_cases import TOLERANCE
 from rljob_runtime.devices.kernels.block_attention import (
     Block,
     attend_blocks,

@@ -4,8 +4,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import CASES, Draw, assert_same, kernel_of, outputs_and_gradients
 
+from rljob_runtime.cli.bring_up.kernel_cases import (
+    CASES,
+    Draw,
+    kernel_of,
+    outputs_and_gradients,
+    worst_share,
+)
 from rljob_runtime.devices.kernels.flash_attention import CALL_SCORES, Sequences
 from rljob_runtime.devices.kernels.token_permutation import (
     permute_tokens,
@@ -21,7 +27,7 @@ def test_result_and_gradients_are_the_references(case, dtype):
 
     found = outputs_and_gradients(kernel.kernel, case, dtype)
 
-    assert_same(found, outputs_and_gradients(kernel.reference, case, dtype), dtype)
+    assert worst_share(found, outputs_and_gradients(kernel.reference, case, dtype), dtype) <= 1
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -34,7 +40,7 @@ def test_results_without_gradients_are_the_same(case):
         output = kernel.kernel(*arguments, **settings)
 
     expected = outputs_and_gradients(kernel.reference, case, torch.float32)["output"]
-    assert_same({"output": output}, {"output": expected}, torch.float32)
+    assert worst_share({"output": output}, {"output": expected}, torch.float32) <= 1
 
 
 def test_places_lead_back_to_the_tokens():

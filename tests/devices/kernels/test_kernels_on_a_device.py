@@ -2,8 +2,14 @@
 
 import pytest
 import torch
-from kernel_cases import CASES, assert_same, kernel_of, outputs_and_gradients
 from real_devices import DEVICES, skip_without
+
+from rljob_runtime.cli.bring_up.kernel_cases import (
+    CASES,
+    kernel_of,
+    outputs_and_gradients,
+    worst_share,
+)
 
 
 @pytest.fixture(params=DEVICES)
@@ -18,4 +24,4 @@ def test_result_and_gradients_on_the_device_are_the_references(device, case, dty
 
     found = outputs_and_gradients(kernel.kernel, case, dtype, device)
 
-    assert_same(found, outputs_and_gradients(kernel.reference, case, dtype), dtype)
+    assert worst_share(found, outputs_and_gradients(kernel.reference, case, dtype), dtype) <= 1

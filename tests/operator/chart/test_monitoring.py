@@ -34,7 +34,7 @@ def known():
 @pytest.fixture(scope="module")
 def labels():
     """Labels of the operator's own metrics."""
-    own = {"result", "state", "reason", "verb", "code", "version"}
+    own = {"result", "state", "reason", "level", "verb", "code", "version"}
     instruments = vars(Metrics(version="1")).values()
     found = {name for i in instruments for name in getattr(i, "_labelnames", ())} | {"version"}
     assert own == found
@@ -123,6 +123,7 @@ def test_every_metric_of_a_job_is_on_its_dashboard():
 
     left = {"rljob_dock_done_rows_total", "rljob_dock_read_rows_total", "rljob_dock_replicated"}
     counted = {"rljob_alarms_total", "rljob_rollbacks_total", "rljob_step_seconds_total"}
+    counted |= {"rljob_recovery_seconds_total", "rljob_stragglers_total"}
     parts = {"rljob_reshard_checks_total", "rljob_reshard_overlap_ratio"}
     rest = {"rljob_reshard_in_flight_tokens_total", "rljob_reshard_in_flight_version"}
     others = {"rljob_evaluation_step", "rljob_last_step_timestamp_seconds"}

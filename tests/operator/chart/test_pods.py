@@ -45,10 +45,13 @@ def test_every_setting_of_the_operator_can_be_reached_by_a_value(render):
         stop_seconds=1200,
         unreachable_seconds=60,
         emulated_device_plugin=True,
+        kueue=True,
+        volcano=True,
         network_policy=False,
         egress_cidrs=("10.0.0.0/8", "2001:db8::/32"),
         metrics_namespace="monitoring",
         shared_memory="host-path",
+        faults_namespace="mindx-dl",
     )
     usual = Settings(runtime_image="", ascend_image="")
     names = [field.name for field in dataclasses.fields(Settings)]
@@ -74,15 +77,16 @@ def test_the_operator_and_the_test_pass_pod_securitys_strictest_profile(render, 
         assert all("emptyDir" in volume for volume in pod.get("volumes", []))
 
 
-def test_only_the_operator_has_a_token_of_the_cluster(render):
-    manifests = render(EVERYTHING)
+@pytest.mark.parametrize("faults", [False, True])
+def test_only_the_operator_and_who_writes_reports_have_a_token_of_the_cluster(render, faults):
+    manifests = render("emulatedDevicePlugin.enabled=true", f"faults.enabled={faults}".lower())
 
     tokens = {
         manifest["kind"]: pod_of(manifest)[1]["automountServiceAccountToken"]
         for manifest in manifests
         if manifest["kind"] in ("Deployment", "DaemonSet", "Pod")
     }
-    assert tokens == {"Deployment": True, "DaemonSet": False, "Pod": False}
+    assert tokens == {"Deployment": True, "DaemonSet": faults, "Pod": False}
 
 
 @pytest.mark.parametrize("values", [(), (EVERYTHING,)])
@@ -151,6 +155,7 @@ def test_the_device_plugin_runs_as_root_with_two_folders_of_the_node(render):
         "--chips=4",
         "--node=$(NODE_NAME)",
         "--faults=/faults",
+        "--reports=mindx-dl",
     ]
     assert pod["nodeSelector"] == {"emulated": "true"}
     assert pod["tolerations"] == [{"operator": "Exists"}]

@@ -93,7 +93,7 @@ def test_the_file_with_everything_changes_every_default():
     left = {
         ("image", "operator", "digest"), ("image", "runtime", "tag"), ("image", "ascend", "digest"),
         ("image", "devicePlugin", "digest"), ("watchNamespaces",), ("crds", "install"),
-        ("rbac", "create"), ("rbac", "aggregate"), ("serviceAccount", "create"),
+        ("rbac", "create"), ("rbac", "users"), ("rbac", "aggregate"), ("serviceAccount", "create"),
         ("podDisruptionBudget", "enabled"), ("networkPolicy", "enabled"),
         ("metrics", "dashboard", "labels", "grafana_dashboard"),
     }  # fmt: skip
@@ -151,7 +151,7 @@ def test_what_is_off_by_default_is_not_there(render):
 
 def test_two_releases_share_no_name_beside_what_can_be_turned_off(helm):
     def names(*options):
-        text = helm(*options, "crds.install=false", "rbac.aggregate=false").stdout
+        text = helm(*options, "crds.install=false", "rbac.users=false").stdout
         return {(m["kind"], m["metadata"]["name"]) for m in yaml.safe_load_all(text) if m}
 
     assert names().isdisjoint(names("fullnameOverride=other"))

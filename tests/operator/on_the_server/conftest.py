@@ -2,17 +2,24 @@
 
 import asyncio
 import itertools
+import os
+import shutil
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from api_server import ApiServer, ApiServerMissing, api_server
 from cluster_jobs import JOB, merged
+from documented import ROOT
 from fake_kuberay import FakeKubeRay
 from fake_ray import FakeRay
 from job_client import Jobs
+from kueue_crds import make_kueues_kinds
+from programs import require
 
 from rljob_operator.arguments import parse
 from rljob_operator.kube.kube_client import Kube
@@ -40,12 +47,39 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         pytest.skip(str(missing))
 
 
+@pytest.fixture(scope="session")
+def kueues_kinds(server: ApiServer) -> None:
+    """Kueue's CRDs are on the server."""
+    make_kueues_kinds(server)
+
+
 @pytest.fixture
 def namespace(server: ApiServer) -> str:
     name = f"team-{next(NUMBERS)}"
     made = server.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     assert made.code == 201, made
     return name
+
+
+@pytest.fixture
+def kubectl(
+    server: ApiServer, namespace: str, tmp_path: Path
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """kubectl("get", "rljobs"), in the test's namespace."""
+    places = os.pathsep.join((os.environ.get("KUBEBUILDER_ASSETS", ""), os.environ.get("PATH", "")))
+    program = shutil.which("kubectl", path=places)
+    require("kubectl", program, "kubectl is neither in $KUBEBUILDER_ASSETS nor on PATH")
+    config = yaml.safe_load(server.kubeconfig().read_text())
+    config["contexts"][0]["context"]["namespace"] = namespace
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    user = [f"--kubeconfig={tmp_path / 'kubeconfig'}", "--request-timeout=30s"]
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [program, *user, *words], cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+
+    return run
 
 
 @pytest.fixture
@@ -105,6 +139,10 @@ class Process:
         (counter,) = self._operator._metrics.reconciles.collect()
         return sum(s.value for s in counter.samples if s.name.endswith("_total"))
 
+    def figure(self, name: str, **labels: str) -> float | None:
+        """A metric's value."""
+        return self._operator._metrics.registry.get_sample_value(name, labels)
+
     def is_leader(self) -> bool:
         (leader,) = self._operator._metrics.leader.collect()
         return leader.samples[0].value == 1
@@ -114,14 +152,15 @@ class Process:
 def operator(
     server: ApiServer, ray: FakeRay, kuberay: FakeKubeRay, namespace: str, monkeypatch
 ) -> Callable[[], Any]:
-    """`async with operator()`: the whole operator, for the test's namespace."""
+    """`async with operator("--option")`: the whole operator, for the test's namespace. tag: of the images
+    that it gives jobs."""
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig()))
-    arguments = ["--runtime-image=example.com/runtime:1", "--ascend-image=example.com/ascend:1"]
-    arguments += [f"--namespace={namespace}", f"--operator-namespace={namespace}", "--port=0"]
+    usual = [f"--namespace={namespace}", f"--operator-namespace={namespace}", "--port=0"]
 
     @asynccontextmanager
-    async def running() -> AsyncIterator[Process]:
-        operator = Operator(*parse(arguments), head_url=ray.head_url)
+    async def running(*more: str, tag: str = "1") -> AsyncIterator[Process]:
+        images = [f"--{kind}-image=example.com/{kind}:{tag}" for kind in ("runtime", "ascend")]
+        operator = Operator(*parse([*images, *usual, *more]), head_url=ray.head_url)
         task = asyncio.create_task(operator.run())
         try:
             yield Process(operator, namespace)

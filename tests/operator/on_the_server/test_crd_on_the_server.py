@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rljob_api.spec.rljob import VERSION, VERSIONS
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rljobs.rljob.io"
 STRICT = "fieldValidation=Strict&dryRun=All"  # what kubectl asks for
@@ -13,8 +15,12 @@ APPLY, MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
-def kind_path(namespace):
-    return f"/apis/rljob.io/v1alpha1/namespaces/{namespace}/rljobs"
+def kind_path(namespace, version=VERSION):
+    return f"/apis/rljob.io/{version}/namespaces/{namespace}/rljobs"
+
+
+def in_version(job, version):
+    return job | {"apiVersion": f"rljob.io/{version}"}
 
 
 def examples():
@@ -34,9 +40,12 @@ def test_the_kind_is_established_under_its_names(server):
 
 def test_a_list_shows_the_columns_that_users_look_for(server, namespace, make_job):
     job = server.request("POST", kind_path(namespace), make_job()).body
+    healthy = {"type": "AcceleratorHealthy", "status": "False", "reason": "ChipBroken"}
     status = {
+        "conditions": [healthy | {"lastTransitionTime": "2026-01-01T00:00:00Z"}],
         "phase": "Running",
         "devices": "1/1",
+        "spareNodes": "0/1",
         "restarts": 2,
         "progress": {"step": 7, "totalSteps": 10, "reward": 0.25, "tokensPerSecond": 900},
     }
@@ -47,18 +56,23 @@ def test_a_list_shows_the_columns_that_users_look_for(server, namespace, make_jo
 
     names = [column["name"] for column in table["columnDefinitions"]]
     assert names == [
-        "Name", "Phase", "Step", "Reward", "Tokens/s", "Devices", "Restarts", "Age",
+        "Name", "Phase", "Step", "Reward", "Tokens/s", "Devices", "Restarts", "Age", "Spares",
+        "Chips healthy",
     ]  # fmt: skip
     (row,) = table["rows"]
-    assert row["cells"][:-1] == ["spell-backward", "Running", 7, 0.25, 900, "1/1", 2]
+    *cells, _, spares, chips = row["cells"]
+    assert cells == ["spell-backward", "Running", 7, 0.25, 900, "1/1", 2]
+    assert (spares, chips) == ("0/1", "False")
+    assert [column["priority"] for column in table["columnDefinitions"]] == [0] * 8 + [1, 1]
 
 
 @pytest.mark.parametrize("file", examples(), ids=lambda file: file.stem)
 def test_every_example_is_accepted(server, namespace, file):
     job = yaml.safe_load(file.read_text())
     job["metadata"]["namespace"] = namespace
+    version = job["apiVersion"].rpartition("/")[2]
 
-    answer = server.request("POST", f"{kind_path(namespace)}?{STRICT}", job)
+    answer = server.request("POST", f"{kind_path(namespace, version)}?{STRICT}", job)
 
     assert answer.code == 201, answer.body["message"]
 
@@ -87,7 +101,7 @@ REFUSED = [
     ({"seed": -1}, "spec.seed"),
     ({"model": {"builtin": "tiny", "path": "/m"}}, "spec.model.*exactly one of path and builtin"),
     ({"model": {"builtin": "huge"}}, "spec.model.builtin"),
-    ({"data": {"jsonl": {"path": "x"}}}, "spec.data.*exactly one of reasoningGym, jsonl, source"),
+    ({"data": {"jsonl": {"path": "x"}}}, "spec.data.*exactly one of reasoningGym, drawn, jsonl"),
     ({"data": {"template": "no place"}}, "spec.data.*template must contain"),
     ({"rewards": []}, "spec.rewards"),
     ({"rewards": [REGEX]}, r"spec.rewards\[0\].*need pattern"),
@@ -142,13 +156,16 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("wrong", "said"), REFUSED, ids=lambda value: str(value)[:60])
-def test_a_mistake_is_refused_with_the_name_of_the_field(server, namespace, make_job, wrong, said):
-    job = make_job(**wrong)
+def test_a_mistake_is_refused_with_the_name_of_the_field(
+    server, namespace, make_job, wrong, said, version
+):
+    job = in_version(make_job(**wrong), version)
     if wrong.get("steps", 0) is None:
         del job["spec"]["steps"]
 
-    answer = server.request("POST", f"{kind_path(namespace)}?{STRICT}", job)
+    answer = server.request("POST", f"{kind_path(namespace, version)}?{STRICT}", job)
 
     assert answer.code in (400, 422), answer.body
     assert re.search(said, answer.body["message"]), answer.body["message"]
@@ -164,6 +181,7 @@ def test_a_name_that_no_raycluster_could_be_derived_from_is_refused(
     assert "name" in answer.body["message"]
 
 
+NOT_YET = "changes only while the job is suspended and its pods are gone"
 NEVER_CHANGES = {
     "seed": 2,
     "model": {"builtin": "smollm2-135m-instruct"},
@@ -182,17 +200,64 @@ NEVER_CHANGES = {
 }
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("field", NEVER_CHANGES)
-def test_what_a_run_depends_on_never_changes(server, namespace, make_job, field):
-    path = f"{kind_path(namespace)}/spell-backward"
+def test_what_a_run_depends_on_never_changes_in_whatever_version(
+    server, namespace, make_job, field, version
+):
+    path = f"{kind_path(namespace, version)}/spell-backward"
     assert server.request("POST", kind_path(namespace), make_job()).code == 201
 
     change = {"spec": {field: NEVER_CHANGES[field]}}
     answer = server.request("PATCH", path, change, content_type=MERGE)
 
     assert answer.code == 422, answer.body
-    words = {"checkpoint": "storage never changes", "placement": "updateDevices never change"}
+    words = {"checkpoint": "storage never changes"}
+    words |= {"placement": f"spec.placement.mode {NOT_YET}"}
+    words |= {moves: f"spec.{moves} {NOT_YET}" for moves in ("accelerator", "podTemplates")}
     assert words.get(field, f"{field} never changes") in answer.body["message"]
+
+
+OTHER_LAYOUT = {
+    "accelerator": {"nodes": 2, "devicesPerNode": 2},
+    "update": {"parallelism": {"tensor": 2, "zero": 1}, "recompute": "full"},
+    "rollout": {"parallelism": {"tensor": 2}},
+    "placement": {"mode": "separated", "updateDevices": 2, "rolloutDevices": 2},
+    "resharding": {"strategy": "allgather"},
+    "batch": {"microBatchSize": 1},
+    "podTemplates": {"worker": {"resources": {"memory": "8Gi"}}},
+}
+
+
+def test_a_suspended_job_goes_on_in_another_layout_once_its_pods_are_gone(
+    server, namespace, make_job
+):
+    path = f"{kind_path(namespace)}/spell-backward"
+    server.request("POST", kind_path(namespace), make_job())
+
+    def change(**spec):
+        return server.request("PATCH", path, {"spec": spec}, content_type=MERGE)
+
+    def cluster(named):
+        status = {"rayCluster": {"name": named} if named else None, "phase": "Suspending"}
+        server.request("PATCH", f"{path}/status", {"status": status}, content_type=MERGE)
+
+    cluster("spell-backward-0")
+    running = change(**OTHER_LAYOUT, suspend=True)
+    change(suspend=True)
+    stopping = change(**OTHER_LAYOUT)
+    cluster(None)
+    fixed = change(batch={"globalBatchSize": 32})
+    moved = change(**OTHER_LAYOUT, suspend=False)
+
+    for refused in (running, stopping):
+        assert refused.code == 422
+        for moves in ("accelerator", "update.parallelism", "update.recompute", "placement.mode"):
+            assert f"spec.{moves} {NOT_YET}" in refused.body["message"]
+    assert fixed.code == 422 and "batch never changes" in fixed.body["message"]
+    assert moved.code == 200, moved.body
+    spec = moved.body["spec"]
+    assert (spec["accelerator"]["nodes"], spec["update"]["parallelism"]["tensor"]) == (2, 2)
 
 
 MAY_CHANGE = {

@@ -2,21 +2,14 @@
 
 import asyncio
 
-from job_client import condition, phase, until
+import yaml
+from job_client import condition, of_attempt, phase, running, until
 
 from rljob_operator.kube.kube_client import Kube
 from rljob_operator.watch.cache import Cache
 
 CLUSTERS = ("ray.io/v1", "RayCluster")
 NAME = "spell-backward"
-
-
-def running(job):
-    return phase(job) == "Running"
-
-
-def of_attempt(number):
-    return lambda job: running(job) and job["status"]["attempt"] == number
 
 
 async def test_a_job_runs_to_its_end(operator, ray, kube, jobs, make_job, namespace):
@@ -52,7 +45,7 @@ async def test_each_transition_is_one_event(operator, ray, kube, jobs, make_job,
     assert {event["involvedObject"]["name"] for event in events} == {NAME}
 
 
-async def test_a_suspended_job_holds_no_pods_and_goes_on_when_resumed(
+async def test_a_suspended_job_holds_no_pods_and_goes_on_in_another_layout_when_resumed(
     operator, ray, kube, jobs, make_job, namespace
 ):
     async with operator() as process:
@@ -65,10 +58,17 @@ async def test_a_suspended_job_holds_no_pods_and_goes_on_when_resumed(
         await jobs.until(lambda job: phase(job) == "Suspended")
         await jobs.until_names("v1", "Pod", [])
         held = await jobs.names(*CLUSTERS)
-        await jobs.change(suspend=False)
+        other = {"accelerator": {"nodes": 2, "devicesPerNode": 1}}
+        await jobs.change(suspend=False, **other, update={"parallelism": {"tensor": 2}})
         resumed = await jobs.until(of_attempt(1))
+        cluster = await kube.get(*CLUSTERS, namespace, f"{NAME}-1")
+        config = await kube.get("v1", "ConfigMap", namespace, f"{NAME}-rljob")
 
     assert held == []
+    groups = {group["groupName"]: group for group in cluster["spec"]["workerGroupSpecs"]}
+    assert groups["worker"]["replicas"] == 2
+    run = yaml.safe_load(config["data"]["rljob.yaml"])["spec"]
+    assert (run["accelerator"]["nodes"], run["update"]["parallelism"]["tensor"]) == (2, 2)
     assert [driver.status for driver in ray.of(namespace)] == ["STOPPED", "RUNNING"]
     assert resumed["status"].get("restarts", 0) == 0
 

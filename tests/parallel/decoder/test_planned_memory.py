@@ -10,12 +10,12 @@ import torch.distributed.fsdp  # once, not in every fork
 import yaml
 from even_routes import spread_evenly
 from forked_ranks import on_ranks
-from held_memory import HeldMemory
 from parallel_training import SETTINGS
 from transformers.models.deepseek_v3 import DeepseekV3Config
 from transformers.models.qwen3 import Qwen3Config
 from transformers.models.qwen3_moe import Qwen3MoeConfig
 
+from benchmarks.support.held_memory import HeldMemory
 from rljob_api.model.architecture import Shape, read_shape
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import UpdateDegrees

@@ -1,5 +1,6 @@
 """What Prometheus scrapes from a driver."""
 
+import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,7 @@ def server(figures: RunFigures, tmp_path: Path) -> Iterator[StatusServer]:
         figures=figures,
         run=LocalRun(tmp_path),
         stacks=StacksRequests(),
+        save=threading.Event(),
         host="127.0.0.1",
     )
     yield made
@@ -177,6 +179,37 @@ def test_alarms_are_counted_and_shown_while_they_last(
     assert after[of("rljob_rollbacks_total", alarm="truncation")] == 1
 
 
+def test_slow_devices_are_counted_each_once(figures: RunFigures, server: StatusServer) -> None:
+    slow = {
+        "kind": "straggler",
+        "step": 9,
+        "status": "slow",
+        "hosts": [],
+        "factor": 2.6,
+        "steps": 5,
+    }
+    for state in ("generate", "update"):
+        figures.on_event(event_of({**slow, "state": state, "devices": [3]}))
+    both = scrape(server)
+    for state in ("generate", "update"):
+        figures.on_event(event_of({**slow, "state": state, "devices": [3], "status": "over"}))
+    after = scrape(server)
+
+    assert (both[of("rljob_slow_devices")], after[of("rljob_slow_devices")]) == (1, 0)
+    assert after[of("rljob_stragglers_total", state="update")] == 1
+
+
+def test_replicas_that_train_are_counted_beside_those_wanted(
+    figures: RunFigures, server: StatusServer
+) -> None:
+    figures.on_event(event_of({"kind": "replicas", "step": 9, "live": 3, "wanted": 4}))
+
+    found = scrape(server)
+
+    assert found[of("rljob_update_replicas")] == 3
+    assert found[of("rljob_update_replicas_wanted")] == 4
+
+
 def reshard_event(**changes: Any) -> dict[str, Any]:
     return {
         "kind": "reshard",
@@ -262,6 +295,7 @@ def test_a_steps_metrics_have_the_events_names(figures: RunFigures, server: Stat
     metrics = {
         "tps_eq5": 50.5,
         "tokens_per_second": 40.0,
+        "picture_tokens_per_second": 24.0,
         "reward/mean": 0.5,
         "reward/correct": 0.25,
         "mismatch/kl": 0.125,
@@ -277,6 +311,7 @@ def test_a_steps_metrics_have_the_events_names(figures: RunFigures, server: Stat
     told = scrape(server)
     assert told[of("rljob_tps_eq5")] == 50.5
     assert told[of("rljob_tokens_per_second")] == 40
+    assert told[of("rljob_picture_tokens_per_second")] == 24
     assert told[of("rljob_reward_mean")] == 0.5
     assert told[of("rljob_reward", reward="correct")] == 0.25
     assert told[of("rljob_mismatch_kl")] == 0.125
@@ -360,9 +395,15 @@ def test_trouble_is_counted(figures: RunFigures, server: StatusServer) -> None:
     figures.on_event(event_of(error))
     figures.on_event(event_of({**error, "count": 4}))
     figures.on_event(event_of({"kind": "checkpoint", "time": 1.0, "step": 3, "path": "x"}))
+    dead = {"devices": [1, 2], "roles": ["update", "update"], "others": ["reward-0"], "hosts": []}
+    recovery = {"kind": "recovery", "time": 1.0, "step": 3, "source": "peers", "message": ""}
+    figures.on_event(event_of({**recovery, **dead, "seconds": 2.5}))
 
     told = scrape(server)
 
+    assert told[of("rljob_recoveries_total", role="update")] == 2
+    assert told[of("rljob_recoveries_total", role="reward")] == 1
+    assert told[of("rljob_recovery_seconds_total")] == 2.5
     assert told[of("rljob_warnings_total")] == 1
     assert told[of("rljob_hangs_total")] == 1
     assert told[of("rljob_reward_errors_total", reward="judge")] == 5

@@ -45,6 +45,7 @@ def serve(tmp_path):
             figures=RunFigures(),
             run=LocalRun(tmp_path),
             stacks=StacksRequests(),
+            save=threading.Event(),
             host="127.0.0.1",
         )
         servers.append(server)
@@ -117,6 +118,24 @@ def test_it_tells_and_does_nothing_for_strangers(
     assert refused.value.code == code
     assert server.requests.asked.turn == 0
     refused.value.close()
+
+
+def test_a_checkpoint_is_asked_for_by_whoever_has_the_token(server: StatusServer) -> None:
+    def post(token: str) -> int:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{server.port}/checkpoint",
+            headers={"Authorization": f"Bearer {token}"},
+            method="POST",
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return int(answer.status)
+
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        post("another")
+    assert not server.save.is_set()
+
+    assert post("the-token") == 202
+    assert server.save.is_set()
 
 
 def test_closing_waits_until_the_last_news_was_asked_for(server: StatusServer) -> None:
@@ -204,6 +223,38 @@ def test_alarms_are_told_until_they_are_over(server: StatusServer) -> None:
     assert ask(server, "the-token")["alarms"] == [
         {"name": "truncation", "step": 3, "message": "cut"}
     ]
+
+
+def test_slow_devices_are_one_alarm_as_long_as_there_are_any(server: StatusServer) -> None:
+    slow = {"kind": "straggler", "step": 9, "status": "slow", "hosts": ["node-b"]}
+    slow |= {"state": "generate", "devices": [3], "factor": 2.6, "steps": 5}
+    other = {**slow, "devices": [4, 5], "state": "update"}
+
+    server.on_event(event_of(slow))
+    server.on_event(event_of(other))
+    (both,) = ask(server, "the-token")["alarms"]
+    server.on_event(event_of({**slow, "status": "over", "step": 14}))
+    (one,) = ask(server, "the-token")["alarms"]
+    server.on_event(event_of({**other, "status": "replaced", "step": 14}))
+
+    text = "device 3 (node-b) is slow: generate takes 2.60 times its peers' time, in 5 steps up to step 9"
+    assert both["name"] == "straggler"
+    assert both["message"].startswith(f"{text}; devices 4, 5 (node-b) are slow: update takes")
+    assert one["message"].startswith("devices 4, 5 (node-b)")
+    assert ask(server, "the-token")["alarms"] == []
+
+
+def test_replicas_that_are_left_out_are_told_until_all_train(server: StatusServer) -> None:
+    fewer = {"kind": "replicas", "step": 9, "live": 1, "wanted": 2}
+
+    before = ask(server, "the-token")
+    server.on_event(event_of({**fewer, "left_out": [1], "hosts": ["node-b"]}))
+    one = ask(server, "the-token")["replicas"]
+    server.on_event(event_of({**fewer, "step": 20, "live": 2}))
+
+    assert "replicas" not in before
+    assert one == {"step": 9, "live": 1, "wanted": 2, "leftOut": [1], "hosts": ["node-b"]}
+    assert ask(server, "the-token")["replicas"]["live"] == 2
 
 
 def test_it_serves_the_runs_page_to_the_bearer_of_the_token(server, tmp_path) -> None:

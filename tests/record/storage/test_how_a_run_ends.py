@@ -55,24 +55,19 @@ class Counter:
         raise AssertionError("nobody interrupts this run")
 
 
-class Nobody:
-    """In the reaper's place."""
-
-    def watch_descendants(self) -> None:
-        pass
-
-
 @pytest.fixture
 def train(disk, tmp_path, monkeypatch):
     """train(): the exit code of a run with copies on a disk, without Ray."""
     monkeypatch.setattr(launch, "model_paths", lambda *_, **__: {"policy": tmp_path})
-    session = SimpleNamespace(workers=SimpleNamespace(host="127.0.0.1"), reaper=Nobody())
+    monkeypatch.setattr(launch, "check_goes_on", lambda *_: None)  # its checkpoints name no spec
+    workers = SimpleNamespace(host="127.0.0.1", hold_ports=lambda count: [0] * count)
+    session = SimpleNamespace(workers=workers, joined=lambda: None)
     monkeypatch.setattr(launch, "worker_session", lambda *_, **__: contextlib.nullcontext(session))
     monkeypatch.setattr(launch, "_make_actors", lambda *_, **__: SimpleNamespace(dock=DOCK))
     monkeypatch.setattr(
         launch, "Driver", lambda *, job, log, store, **_: Counter(job=job, log=log, store=store)
     )
-    monkeypatch.setattr(launch, "run_steps", lambda driver: driver.run())
+    monkeypatch.setattr(launch, "run_steps", lambda driver, taken: driver.run())
     storage = {"remote": {"uri": disk.uri}}
     spec = {"steps": STEPS, "checkpoint": {"every": 1, "keep": 1, "storage": storage}}
 

@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from rljob_runtime.record.event_types import StepEvent
 from rljob_runtime.report.display.display import make_display
 from rljob_runtime.report.display.history import FIRST_STEPS, MOST_STEPS, RunHistory
 from rljob_runtime.report.display.panels import Palette, screen
-from rljob_runtime.report.display.plain import PlainDisplay
+from rljob_runtime.report.display.plain import PlainDisplay, step_line
 from rljob_runtime.report.display.terminal import LiveDisplay
 
 
@@ -51,6 +52,21 @@ def test_the_screen_shows_what_matters_in_100_by_30(events_of) -> None:
     for phase in ("generate", "reference", "reward", "update", "sync"):
         assert f"■ {phase}" in text
     assert "sample prompt" in text
+
+
+def test_a_run_with_pictures_says_how_many_of_them_a_second(events_of) -> None:
+    events = events_of(steps=2, finished=None)
+    without = history_of(events)
+    for event in events:
+        if event["kind"] == "step":
+            event["metrics"] |= {"pictures_per_second": 12.5, "picture_tokens_per_second": 3200.0}
+
+    shown = history_of(events)
+
+    screen, line = "\n".join(drawn(shown)), step_line(shown)
+    assert re.search(r"pictures/s +12\.5 .* picture tokens/s +3 200 ", screen)
+    assert "pictures/s 12.5  picture tok/s 3200  " in line
+    assert "picture" not in "\n".join(drawn(without)) + step_line(without)
 
 
 def test_a_run_that_reshards_says_so_beside_the_last_step(events_of) -> None:

@@ -22,7 +22,15 @@ from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.report import write_report
 
 Event = dict[str, Any]
+ONE_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror=alert(1)>'
+PICTURES = [
+    {"width": 56, "height": 56, "format": "png", "content": ONE_PIXEL},
+    {"width": 999, "height": 10, "format": "png", "content": '" onerror="alert(1)'},
+    {"width": 0, "height": -3, "content": "PHN2Zz4="},
+    {"width": 600, "height": 3},
+]
+"""One that can be shown, and what is none."""
 BROKEN_WORDS = """[...document.querySelectorAll('td:first-child')].filter((cell) => {
     const text = document.createRange();
     text.selectNodeContents(cell);
@@ -107,7 +115,10 @@ def test_texts_of_the_run_cannot_become_markup(tmp_path: Path, events_of) -> Non
     assert len(page.scripts) == 3
     assert text.count("<script") == text.count("</script") == 3
     data = page_data(report)
-    assert data["samples"][0]["groups"][0]["prompt"] == HOSTILE
+    group = data["samples"][0]["groups"][0]
+    assert group["prompt"] == HOSTILE
+    address = f"data:image/png;base64,{ONE_PIXEL}"
+    assert [picture["address"] for picture in group["pictures"]] == [address, None, None, None]
     assert data["spec"] == data["name"] == data["notices"][0]["text"] == HOSTILE
 
 
@@ -132,6 +143,10 @@ def test_a_browser_draws_the_page_without_an_error(tmp_path: Path, events_of, ca
         title = browser.tell("document.title")
         width = browser.tell("document.documentElement.scrollWidth")
         broken = browser.tell(BROKEN_WORDS)
+        pictures = browser.tell(
+            "[...document.querySelectorAll('#group img')].map((image) => "
+            "[image.naturalWidth, image.width, image.height, image.alt])"
+        )
     finally:
         browser.close()
 
@@ -142,6 +157,8 @@ def test_a_browser_draws_the_page_without_an_error(tmp_path: Path, events_of, ca
     assert unseen > 5  # they wait until somebody looks
     assert width <= 400
     assert broken == []
+    known = [[1, 112, 112, "Picture 1, 56 × 56"]]
+    assert pictures == (known if case == "hostile" else [])
 
 
 def hostile(events: list[Event]) -> list[Event]:
@@ -151,6 +168,7 @@ def hostile(events: list[Event]) -> list[Event]:
         for group in event.get("samples", []):
             group["prompt"] = group["answer"] = HOSTILE
             group["responses"][0]["text"] = HOSTILE
+            group["pictures"] = PICTURES
     return [*events, {"kind": "warning", "message": HOSTILE, "time": 0.0}]
 
 

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from page_data import page_data
@@ -112,6 +113,57 @@ def test_the_difference_of_accuracies_has_an_interval(folder):
     assert found.gain == found.b - found.a
     assert math.isclose(found.high - found.gain, 1.96 * math.sqrt(spread), rel_tol=1e-9)
     assert math.isclose(found.gain - found.low, 1.96 * math.sqrt(spread), rel_tol=1e-9)
+
+
+def test_rewards_over_the_same_prompts_are_paired_from_where_runs_part(folder):
+    rng = np.random.default_rng(2)
+    base, changed = folder("a", steps=6), folder("b", steps=6)
+    of_a = {step: list(rng.random(8)) for step in range(1, 7)}
+    of_b = {step: list(rng.random(8)) if step > 2 else values for step, values in of_a.items()}
+    tell(base, of_a)
+    tell(changed, of_b, others=(5,))
+
+    (found,) = compared(base, changed)["paired"]
+
+    assert found["figure"] == "reward"
+    assert [each["step"] for each in found["steps"]] == [3, 4, 6]
+    differences = np.concatenate([np.subtract(of_b[s], of_a[s]) for s in (3, 4, 6)])
+    half = 2.0687 * np.std(differences, ddof=1) / math.sqrt(24)
+    gain = np.mean(differences)
+    assert found["gain"] == pytest.approx(gain)
+    assert found["interval95"] == pytest.approx([gain - half, gain + half], abs=1e-4)
+    assert found["n"] == 24
+    several = compared(base, changed, base, changed)["paired"][0]
+    assert (several["n"], several["of"]) == (2, "pairs of runs")
+    assert several["interval95"] == pytest.approx([gain, gain])
+
+
+def tell(run: Path, rewards: dict[int, list[float]], others: tuple[int, ...] = ()) -> None:
+    """Give a run's steps each prompt's reward; `others` have prompts of their own."""
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    links = dict.fromkeys(("batch", "rewards", "weights", "chain"), "0")
+    for event in events:
+        if event["kind"] == "step" and event["step"] in rewards:
+            prompts = f"others of {run}" if event["step"] in others else "same"
+            event |= {"digest": {"prompts": prompts, **links}}
+            event |= {"prompt_rewards": rewards[event["step"]]}
+    (run / "events.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
+
+
+def test_held_out_accuracies_of_the_same_prompts_are_paired(folder):
+    runs = folder("a", steps=20), folder("b", steps=20)
+    passed = [0.0, 1.0, 0.5, 1.0], [0.5, 1.0, 1.0, 1.0]
+    for run, values in zip(runs, passed, strict=True):
+        events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+        for event in events:
+            event |= {"prompt_accuracies": values} if event["kind"] == "evaluation" else {}
+        (run / "events.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
+
+    last = compared(*runs)["evaluations"][-1]
+
+    half = 3.1824 * np.std([0.5, 0, 0.5, 0], ddof=1) / 2
+    assert last["paired"]
+    assert last["interval95"] == pytest.approx([0.25 - half, 0.25 + half], abs=1e-4)
 
 
 def test_a_terminal_shows_jobs_metrics_phases_and_accuracies(folder):

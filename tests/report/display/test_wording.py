@@ -5,7 +5,7 @@ import math
 import pytest
 from run_events import history_of
 
-from rljob_runtime.record.event_types import SetFigures
+from rljob_runtime.record.event_types import Group, SetFigures, ShownPicture
 from rljob_runtime.report.display.history import gain95, interval95
 from rljob_runtime.report.display.wording import (
     count,
@@ -13,6 +13,7 @@ from rljob_runtime.report.display.wording import (
     figure,
     one_line,
     percent,
+    prompt_text,
     seconds_of,
     sparkline,
     summary_rows,
@@ -101,3 +102,11 @@ def test_the_summary_compares_before_and_after(events_of) -> None:
     assert f"{100 * (last.accuracy - first.accuracy):+.1f} points" in rows["gain"]
     assert "first and the last 10 steps" in rows["reward"]
     assert rows["checkpoint"].endswith("step-40")
+
+
+def test_a_prompt_in_a_terminal_says_where_its_pictures_are() -> None:
+    pictures = [ShownPicture(width=56, height=28), ShownPicture(width=8, height=9, format="png")]
+    group = Group(prompt="<image> or\n<image>, or <image>?", pictures=pictures)
+
+    assert prompt_text(group) == "[picture 56 × 28] or⏎[picture 8 × 9], or <image>?"
+    assert prompt_text(Group(prompt=" <image>? ")) == "<image>?"

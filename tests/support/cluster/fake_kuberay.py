@@ -48,6 +48,17 @@ class Api:
             assert answer.status < 300, f"{method} {path}: {await answer.text()}"
             return await answer.json() if method == "GET" else None
 
+    async def apply_status(self, path: str, manifest: Manifest, *, manager: str) -> bool:
+        """Server-side apply of a status, by force; False where the object is another version by now."""
+        async with self._session.patch(
+            f"{self._url}{path}/status",
+            json=manifest,
+            params={"fieldManager": manager, "force": "true"},
+            headers={"Content-Type": "application/apply-patch+yaml"},
+        ) as answer:
+            assert answer.status in (200, 404, 409), f"{path}: {await answer.text()}"
+            return answer.status == 200
+
     async def text(self, url: str) -> str:
         """What another server answers with 200, "" where it does not."""
         try:
@@ -75,9 +86,11 @@ class Api:
 
 
 class FakeKubeRay:
-    """seen: each RayCluster, and when it was first seen (monotonic seconds)."""
+    """seen: each RayCluster, and when it was first seen (monotonic seconds). places: whether worker pods have
+    a node from the beginning; else the test is their scheduler (`place`, `refuse`)."""
 
     def __init__(self, server: ApiServer, ray: FakeRay) -> None:
+        self.places = True
         self.seen: dict[str, float] = {}
         self._server, self._ray = server, ray
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -110,6 +123,37 @@ class FakeKubeRay:
         self._ray.start_head((namespace, cluster), token)
         await self.api("PATCH", path + "/status", {"status": pod["status"]})
 
+    async def place(self, namespace: str, pod: str, *, since: str | None = None) -> None:
+        """The scheduler finds a node for a worker pod, and the kubelet starts it. since: when that was."""
+        path, target = f"{_pods(namespace)}/{pod}", {"kind": "Node", "name": "a-node"}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}}
+        await self.api("POST", f"{path}/binding", {**binding, "target": target})
+        status = _running("ray-worker")
+        status["conditions"][0]["lastTransitionTime"] = since
+        await self.api("PATCH", f"{path}/status", {"status": status})
+
+    async def refuse(self, namespace: str, pod: str, *, since: str) -> None:
+        """The scheduler finds no node for a worker pod, and said so first at `since`."""
+        refused = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/1 nodes are available: 1 Insufficient huawei.com/Ascend910.",
+            "lastTransitionTime": since,
+        }
+        status = {"phase": "Pending", "conditions": [refused]}
+        await self.api("PATCH", f"{_pods(namespace)}/{pod}/status", {"status": status})
+
+    async def replace_deleted_pods(self, namespace: str, cluster: str) -> list[Manifest]:
+        """The kubelet ends pods that are to go, and KubeRay makes others; the pods that ended."""
+        found = await self.api("GET", _pods(namespace), params=_of(cluster))
+        gone = [pod for pod in found["items"] if "deletionTimestamp" in pod["metadata"]]
+        for pod in gone:
+            await self.api("DELETE", f"{_pods(namespace)}/{pod['metadata']['name']}", NOW)
+        kinds = f"{RAYCLUSTERS}/namespaces/{namespace}/rayclusters"
+        await self._keep(await self.api("GET", f"{kinds}/{cluster}"))
+        return gone
+
     async def _watch_clusters(self) -> None:
         async for kind, cluster in self.api.watch(f"{RAYCLUSTERS}/rayclusters"):
             self.seen.setdefault(cluster["metadata"]["name"], time.monotonic())
@@ -138,7 +182,12 @@ class FakeKubeRay:
 
     async def _make(self, pod: Manifest, cluster: Manifest) -> None:
         namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        waits = not self.places and pod["metadata"]["labels"]["ray.io/group"] == "worker"
+        if waits:
+            del pod["spec"]["nodeName"]
         await self.api("POST", _pods(namespace), pod)
+        if waits:
+            return
         if pod["metadata"]["labels"]["ray.io/node-type"] == "head":
             place = (namespace, cluster["metadata"]["name"])
             self._ray.start_head(place, await self._token(cluster))

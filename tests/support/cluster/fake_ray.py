@@ -17,7 +17,8 @@ Place = tuple[str, str]  # namespace, name of the RayCluster
 
 @dataclass(slots=True, kw_only=True)
 class Driver:
-    """One started submission. status: Ray's word. report: what the driver says of itself."""
+    """One started submission. status: Ray's word. report: what the driver says of itself. saved: how often
+    it was told to."""
 
     submission: str
     place: Place
@@ -26,6 +27,7 @@ class Driver:
     exit_code: int | None = None
     log: str = ""
     report: dict[str, Any] = field(default_factory=dict)
+    saved: int = 0
 
     @property
     def lives(self) -> bool:
@@ -52,6 +54,7 @@ class FakeRay:
                 web.post(f"{jobs}/jobs/{{id}}/stop", self._stop),
                 web.get(f"{jobs}/v0/logs/file", self._log),
                 web.get("/{namespace}/{cluster}/8266/status", self._report),
+                web.post("/{namespace}/{cluster}/8266/checkpoint", self._save),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None)
@@ -122,6 +125,15 @@ class FakeRay:
         _, jobs = self._jobs(request)
         running = [driver for driver in jobs.values() if driver.lives]
         return web.json_response(running[-1].report if running else {})
+
+    async def _save(self, request: web.Request) -> web.Response:
+        """A checkpoint of the steps that are done is there at once."""
+        _, jobs = self._jobs(request)
+        driver = [driver for driver in jobs.values() if driver.lives][-1]
+        saved = {"step": driver.report["progress"]["step"], "path": "/c"}
+        driver.report["checkpoint"] = saved | {"time": "2026-01-01T00:00:00Z"}
+        driver.saved += 1
+        return web.Response(status=202)
 
     def _jobs(self, request: web.Request) -> tuple[Place, dict[str, Driver]]:
         self.requests += 1

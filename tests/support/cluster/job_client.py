@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from rljob_operator.errors import NotFound
+from rljob_operator.errors import Conflict, NotFound
 from rljob_operator.kube.kube_client import Kube
 
 RLJOB = ("rljob.io/v1alpha1", "RLJob")
@@ -29,9 +29,15 @@ class Jobs:
             return None
 
     async def change(self, name: str = "spell-backward", **spec: Any) -> Manifest:
-        """Set fields of the spec."""
-        job = await self._kube.get(*RLJOB, self._namespace, name)
-        return await self._kube.replace({**job, "spec": job["spec"] | spec})
+        """Set fields of the spec; again, where the operator wrote the job's status meanwhile."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            job = await self._kube.get(*RLJOB, self._namespace, name)
+            try:
+                return await self._kube.replace({**job, "spec": job["spec"] | spec})
+            except Conflict:
+                if time.monotonic() > deadline:
+                    raise
 
     async def until(
         self, holds: Callable[[Manifest], Any], name: str = "spell-backward"
@@ -101,6 +107,21 @@ def condition(job: Manifest, kind: str) -> Manifest:
     """The condition of this type, {} where there is none."""
     found = job.get("status", {}).get("conditions", [])
     return next((c for c in found if c["type"] == kind), {})
+
+
+def running(job: Manifest) -> bool:
+    """Whether its phase is Running."""
+    return phase(job) == "Running"
+
+
+def of_attempt(number: int) -> Callable[[Manifest], bool]:
+    """Whether it runs at this attempt."""
+    return lambda job: running(job) and job["status"]["attempt"] == number
+
+
+def says(kind: str, value: str) -> Callable[[Manifest], bool]:
+    """Whether a condition has this value."""
+    return lambda manifest: condition(manifest, kind).get("status") == value
 
 
 async def until(holds: Callable[[], Any]) -> None:

@@ -28,7 +28,7 @@ class MemoryDriver:
 class MemoryRay:
     """Stands for aiohttp's session. answers: whether it does. lose_answers: how many submissions'
     answers never arrive. scaled: the rollout devices that drivers were told; the first time is refused.
-    asked_for_stacks: clusters whose drivers were."""
+    asked_for_stacks: clusters whose drivers were. asked_to_save: how often; the first time is refused."""
 
     pauses: Pauses
     heads: set[str] = field(default_factory=set)
@@ -38,6 +38,7 @@ class MemoryRay:
     scaled: list[int] = field(default_factory=list)
     answers: bool = True
     asked_for_stacks: list[str] = field(default_factory=list)
+    asked_to_save: int = 0
 
     def copy(self, pauses: Pauses) -> "MemoryRay":
         drivers = [replace(driver) for driver in self.drivers]
@@ -80,6 +81,9 @@ class MemoryRay:
         if path == "scale":
             self.scaled.append(options["json"]["rollout"])
             return (409, "not now") if len(self.scaled) == 1 else (202, "")
+        if path == "checkpoint":
+            self.asked_to_save += 1
+            return {1: (404, "no such path"), 2: (0, None)}.get(self.asked_to_save, (202, ""))
         if path == "stacks":
             self.asked_for_stacks.append(cluster)
             return 200, {"told": "missing: device-1"}

@@ -42,7 +42,8 @@ def unplaced(message: str) -> Manifest:
 
 class ProbeWorld:
     """statuses: of pods by the end of their name, after `starts` seconds. refusal: of their creation. stays:
-    whether pods outlive their deletion. answers: of shells, by what they are asked."""
+    whether pods outlive their deletion. annotations: of all pods, `annotated` seconds after the first.
+    answers: of shells, by what they are asked."""
 
     def __init__(self, **statuses: Manifest) -> None:
         self.statuses = statuses
@@ -50,6 +51,8 @@ class ProbeWorld:
         self.refusal = ""
         self.stays = False
         self.silent = False
+        self.annotations: dict[str, str] = {}
+        self.annotated = 0.0
         self.pods: dict[str, Manifest] = {}
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
         self.told: list[str] = []
@@ -110,7 +113,9 @@ class ProbeWorld:
         rank = pod["metadata"]["name"].rpartition("-")[2]
         status = self.statuses.get(f"pod{rank}", RUNNING)
         ready = self.now >= self.starts
+        told = self.annotations if self.now >= self.annotated else {}
         return pod | {
+            "metadata": pod["metadata"] | {"annotations": told},
             "spec": pod["spec"] | ({"nodeName": f"node-{rank}"} if status is RUNNING else {}),
             "status": status if ready else waiting("ContainerCreating"),
         }

@@ -187,16 +187,9 @@ class MortalDock:
     def kill(self, role: str) -> None:
         """End the server now; what it has not sent is never sent."""
         thread = self.threads[role]
-        loop = thread._loop
-        ended = threading.Event()
-        loop.call_soon_threadsafe(_fall_silent, self.server(role))
-
-        def end() -> None:
-            ended.set()
-            loop.stop()
-
-        loop.call_soon_threadsafe(loop.call_later, 0.005, end)
-        assert ended.wait(10), f"{role} did not die"
+        dying = asyncio.run_coroutine_threadsafe(_fall_silent(self.server(role)), thread._loop)
+        dying.result(10)
+        thread._loop.call_soon_threadsafe(thread._loop.stop)
         thread._thread.join(10)
 
     def requests(self) -> dict[str, list[Kind]]:
@@ -237,17 +230,23 @@ class MortalDock:
         return True
 
 
-def _fall_silent(server: DockServer) -> None:
-    """Cut every connection of the server and end what it does."""
+async def _fall_silent(server: DockServer) -> None:
+    """Cut every connection of the server, those too that it is just accepting, and end what it does."""
     for listener in server._servers:
         listener.close()
     for peer in list(server.peers):
         if peer._transport is not None:
             peer._transport.abort()
-    current = asyncio.current_task()
-    for task in asyncio.all_tasks():
-        if task is not current and getattr(task.get_coro(), "__name__", "") != "_serve":
+    own = asyncio.current_task()
+    while others := {
+        task
+        for task in asyncio.all_tasks() - {own}
+        if getattr(task.get_coro(), "__name__", "") != "_serve"
+    }:
+        for task in others:
             task.cancel()
+        await asyncio.wait(others, timeout=1)
+    await asyncio.sleep(0)  # what they closed is closed in the loop's next turn
 
 
 def _frame(source: socket.socket) -> tuple[Kind, bytes] | None:

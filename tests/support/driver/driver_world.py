@@ -23,6 +23,7 @@ from rljob_runtime.errors import DockLost, WorkerError
 from rljob_runtime.processes.actors.reward_worker import RewardReport
 from rljob_runtime.processes.placement import Actors, Member
 from rljob_runtime.processes.workers import Call
+from rljob_runtime.prompts.passed_rows import Passed
 from rljob_runtime.prompts.rounds import CandidateRound
 from rljob_runtime.prompts.selection import select_groups
 from rljob_runtime.record.checkpoint import CheckpointStore
@@ -146,9 +147,6 @@ class World:
             raise DockLost("a warehouse died")
 
     def do_score(self, batch: BatchName) -> RewardReport | None:
-        if chosen := self.chosen.get(batch):  # every other prompt is too easy
-            right = [float(position % 2) for position in chosen]
-            return RewardReport(passes=right, prompts=list(range(len(chosen))))
         if batch.kind == "train":
             return None
         accuracy = self.accuracies[batch.step]
@@ -174,8 +172,14 @@ class World:
             rows = self.generated.setdefault(batch, [])
             rows += [(position, 0) for position in positions]
 
-    def do_update(self, batch: BatchName) -> None:
+    def do_update(self, batch: BatchName) -> Any:
+        """Every other prompt that was chosen one by one is too easy."""
         self.weights += self.generated.pop(batch)
+        if not (chosen := self.chosen.get(batch)):
+            return None
+        right = [float(position % 2) for position in chosen]
+        passed = Passed(passes=right, prompts=list(range(len(chosen))))
+        return SimpleNamespace(passed=passed, lineage=None)
 
     def do_drop(self, batch: BatchName) -> int:
         return len(self.generated.pop(batch, []))
@@ -212,7 +216,7 @@ class World:
         (folder / "model").write_text(json.dumps(self.weights))
         return Folder(folder)
 
-    def do_load(self, checkpoint: Folder) -> None:
+    def do_load(self, checkpoint: Folder, step: int) -> None:
         self.weights = [tuple(s) for s in json.loads((checkpoint.path / "model").read_text())]
 
 
@@ -221,16 +225,17 @@ class ToldDriver(Driver):
 
     def tell_step(self, calls: BatchCalls, seconds: float) -> None:
         self.log.write(StepEvent(step=self.step, seconds=seconds, metrics={}))
+        self.step_seconds.append(seconds)
 
 
 def cast_of(world: World) -> Actors:
-    role = DeviceRole(rank=0, update_rank=0, num_updating=1, generates=True, node=0)
+    role = DeviceRole(rank=0, update_rank=0, num_updating=1, generates=True, node=0, world=(0,))
     actors = SimpleNamespace(feeder=world, rewards=[world], warehouses=[world], devices=[world])
     member = Member(role=role, worker=world, place=DevicePlace(device=0, host="here", address=""))
     actors.members = [member]
     actors.updating = actors.generating = lambda: [world]
     actors.update_members = actors.rollout_members = lambda: [member]
-    actors.pool = None
+    actors.pool, actors.left_out = None, []
     return actors  # type: ignore[return-value]
 
 
@@ -246,6 +251,7 @@ def driver_of(
         store=store,
         shared=True,
         spec_digest="",
+        course_digest="",
         stop=lambda: False,
         requests=ScaleRequests(resolved),
         joined=lambda: None,

@@ -14,7 +14,6 @@ from rljob_api.check.load import read_job
 from rljob_api.topology.elastic import DevicePlace
 from rljob_api.topology.resolved import resolve
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.dock.ports import HeldPorts
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.processes.calls import answers
 from rljob_runtime.processes.device_pool import DevicePool
@@ -45,7 +44,9 @@ class StandIn:
     def open_world(self, *present: str) -> str:
         return f"world of {len(present)} with device {self._rank}"
 
-    def prepare(self, meeting: str | None) -> DevicePlace:
+    def prepare(
+        self, meeting: str | None, role: DeviceRole, meet_seconds: float | None
+    ) -> DevicePlace:
         self.world = meeting
         if self._does == "fails to load":
             raise WeightsError("no such weights")
@@ -57,6 +58,9 @@ class StandIn:
 
     def open_sync(self) -> tuple[str, bool]:
         return f"meeting-{time.monotonic_ns()}", False
+
+    def leave_sync(self) -> None:
+        self.group = None
 
     def join_sync(self, address: str, rank: int, size: int) -> None:
         if self._does == "dies when it joins":
@@ -118,7 +122,7 @@ class Run:
             warehouses=[],
             controllers={},
             dock=DockAddress(token="", warehouses=(), controllers={}),
-            ports=HeldPorts(0),
+            begin=lambda kind, left=(): None,  # type: ignore[arg-type, return-value]
         )
         self.actors.meet()
         self.synced: list[list[int]] = []
@@ -129,6 +133,7 @@ class Run:
             log=self.log,
             sync=lambda: self.synced.append(self.group()),
             joined=lambda: None,
+            told=self.log.write,
         )
         self.steps = 0
 

@@ -4,6 +4,7 @@
 strikes it, or asks. `start` makes a process of its own, for a driver that dies, or with Ray.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -228,6 +229,16 @@ def wait_for_text(folder: Path, text: str, driver: Driver, *, times: int = 1) ->
 def steps_done(folder: Path) -> int:
     """As the events tell by now."""
     return (folder / "events.jsonl").read_text().count('"kind":"step"')
+
+
+def processes(driver: Driver, kind: str) -> list[psutil.Process]:
+    """Those of a kind that live, such as DeviceWorker, the one that began first at the front."""
+    found = []
+    for process in psutil.Process(driver.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.name() == kind and process.status() != psutil.STATUS_ZOMBIE:
+                found.append((process.create_time(), process.pid, process))
+    return [process for *_, process in sorted(found)]
 
 
 def warehouses(driver: Driver) -> list[psutil.Process]:

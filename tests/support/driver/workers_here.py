@@ -41,9 +41,15 @@ class WorkersHere:
     def ask_for(self, node: int) -> None:
         self._asked.append(node)
 
+    def renew(self, node: int) -> None:
+        """None is lost."""
+
     def has_place(self, node: int) -> bool:
         """First come, first served."""
         return node in self._asked[: self.places]
+
+    def move(self, node: int) -> bool:
+        return False
 
     def release(self, node: int) -> None:
         self._asked.remove(node)
@@ -54,8 +60,14 @@ class WorkersHere:
     def beside(self, node: int | None) -> Home:
         return {}
 
-    def warehouse_homes(self, warehouses: int, *, apart: bool) -> list[Home]:
+    def near(self, node: int) -> Home:
+        return {}
+
+    def warehouse_homes(self, warehouses: int, *, spread: int | None) -> list[Home]:
         return []
+
+    def hold_ports(self, count: int) -> list[int]:
+        return [0] * count
 
     def start(
         self,

@@ -17,6 +17,7 @@ from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.devices.collectives import sum_over_ranks
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.models.config import read_config
+from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.policy_model import PolicyModel, TokenLogprobs
@@ -35,6 +36,7 @@ SETTINGS = Optimizer(learning_rate=1e-3, epsilon=1e-3, gradient_clip=0.5, weight
 
 STEPS, TEMPERATURE = 2, 0.8
 Weights = dict[str, Tensor]
+Prepare = Callable[[Decoder], None]
 
 
 def make_batch(seed: int) -> SampleBatch:
@@ -77,10 +79,14 @@ def gradients_of(model: Any) -> Weights:
 
 
 class OneRank:
-    """Losses a token, gradients of the first step, norms and weights after the last."""
+    """Losses a token, gradients of the first step, norms and weights after the last. prepare: is given the
+    loaded model."""
 
-    def __init__(self, path: Path, batches: list[SampleBatch]) -> None:
+    def __init__(
+        self, path: Path, batches: list[SampleBatch], prepare: Prepare = lambda model: None
+    ) -> None:
         model = load_decoder(path, dtype=torch.float32)
+        prepare(model)
         parameters = dict(model.trained_parameters())
         adamw = AdamW(parameters, SETTINGS)
         self.losses: list[float] = []
@@ -106,10 +112,16 @@ class OneRank:
         self.weights = {n: w.detach() for n, w in model.named_hf_parameters()}
 
 
-def train_on(groups: ProcessGroups, path: Path, batches: list[SampleBatch]) -> dict[str, Any]:
+def train_on(
+    groups: ProcessGroups,
+    path: Path,
+    batches: list[SampleBatch],
+    prepare: Prepare = lambda model: None,
+) -> dict[str, Any]:
     """The same of one rank's part; gradients are taken where all ranks have added them up."""
     shape = shape_of(path)
     model = load_parallel(path, groups, dtype=torch.float32)
+    prepare(model)
     parameters, of = dict(model.trained_parameters()), purposes(model, shape)
     ledger = MemoryLedger(device="unlimited")
     everyone = dist.group.WORLD if groups.grid.size > 1 else None

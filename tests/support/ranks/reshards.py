@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rljob_api.model.architecture import Experts, Latent, Shape
 from rljob_api.model.tensors import tensors_of
+from rljob_api.model.vision import Tower
 from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_plan.resharding.boxes import Piece
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
@@ -27,6 +28,15 @@ SHAPES = {
     "llama": Shape(family="llama", **SIZES),
     "tied": Shape(family="qwen3", tied=True, qk_norm=True, **SIZES),
     "biases": Shape(family="llama", qkv_bias=True, output_bias=True, mlp_bias=True, **SIZES),
+    "trained tower": Shape(
+        family="qwen3_vl",
+        vision=Tower(
+            gated=False, depth=2, hidden=2, inner=3, patch=3, merged=1, out=2, positions=3, added=2
+        ),
+        trains_tower=True,
+        tower_outputs=3,
+        **SIZES,
+    ),
     "qwen3_moe": Shape(
         family="qwen3_moe", experts=Experts(count=12, intermediate=4, dense_layers=(1,)), **SIZES
     ),

@@ -1,16 +1,25 @@
 """Ranks of a vLLM engine that several processes share: the results of each."""
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from vllm_forks import forked
 
+from rljob_api.model.architecture import read_shape
+from rljob_api.topology.devices import RolloutDegrees
+from rljob_plan.resharding.boxes import Box, Piece
+from rljob_plan.resharding.job_layouts import VLLM_VOCABULARY_STEP
+from rljob_plan.resharding.layouts import rollout_layout
+from rljob_runtime.models.config import read_config
 from rljob_runtime.models.weights import read_weights
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.rollout.rollout_vllm import VllmRollout
+from rljob_runtime.weights.reshard.parcels import part
 
 PROMPTS = [[257, 10, 20, 30], [257, 99], [257, *range(40)]]
 EOS = 258
@@ -56,6 +65,20 @@ def changed(path: Path) -> dict[str, torch.Tensor]:
     return {name: 1.1 * weight for name, weight in read_weights(path).items()}
 
 
+def slices(
+    path: Path, weights: Mapping[str, Tensor], rank: int, ranks: int, tensor: int
+) -> Iterator[tuple[Piece, Tensor]]:
+    """What a rank holds of these weights, as a reshard brings it."""
+    shape = read_shape(read_config(path), name="the small model")
+    assert shape is not None
+    degrees = RolloutDegrees(data=ranks // tensor, tensor=tensor)
+    layout = rollout_layout(shape, degrees, vocabulary_step=VLLM_VOCABULARY_STEP)
+    for piece in layout.held(rank):
+        whole = weights[piece.tensor.name]
+        rows, columns = (*whole.shape, 1)[:2]
+        yield piece, part(whole, Box(0, rows, 0, columns), piece.box).clone()
+
+
 def shared_memory() -> list[str]:
     """Files of /dev/shm that this process has mapped; those without a name end in `(deleted)`."""
     lines = Path("/proc/self/maps").read_text().splitlines()
@@ -99,8 +122,16 @@ def live(path: Path, folder: Path, rank: int, ranks: int, tensor: int, int8: boo
     )
     found = results(engine, rank // tensor)
     engine.load_weights(changed(path).items(), version=1)
-    probed = engine.probe(PROMPTS)
+    told: dict[str, Any] = {
+        "samples": found,
+        "probed": engine.probe(PROMPTS),
+        "shared": shared_memory(),
+    }
+    if not int8:
+        engine.load_weights(read_weights(path).items(), version=2)
+        engine.take_slices(slices(path, changed(path), rank, ranks, tensor), version=3)
+        told["sliced"] = engine.probe(PROMPTS)
     total = torch.ones(1)
     dist.all_reduce(total)
-    told = {"samples": found, "probed": probed, "ranks": int(total), "shared": shared_memory()}
+    told["ranks"] = int(total)
     (folder / f"rank-{rank}.json").write_text(json.dumps(told))

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-NAMES = {"browser", "helm", "kubectl", "mlflow", "prometheus"}
+NAMES = {"browser", "helm", "kubectl", "kueue", "kueue-controller", "mlflow", "prometheus"}
 REQUIRED = set(filter(None, os.environ.get("RLJOB_REQUIRE", "").split(",")))
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from rljob_api.spec.workload import Data
 from rljob_runtime.task.data.data_problems import data_problems
+from rljob_runtime.task.data.source import list_of
 
 
 def problems(data: dict[str, Any], folder: Path = Path()) -> list[tuple[str, str]]:
@@ -113,6 +114,21 @@ def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
 
     assert len(found) == 6
     assert "35 other lines" in found[-1][1]
+
+
+def test_bad_lines_are_left_out_where_the_job_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "data.jsonl").write_text('{"prompt": "a", "answer": "b"}\nbad\n{"prompt": "c"}\n')
+    data = {"jsonl": {"path": "data.jsonl"}, "onBadRow": "leave-out"}
+
+    assert problems(data, tmp_path) == []
+    (question,) = list_of(Data.model_validate(data), tmp_path)
+
+    assert question.answer == "b"
+    assert "data.jsonl:2: is no JSON" in caplog.text and "data.jsonl:3: has no key" in caplog.text
+    (tmp_path / "data.jsonl").write_text("bad\n")
+    assert len(problems(data, tmp_path)) == 1
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -3,22 +3,29 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from numpy.typing import NDArray
 from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
 from rljob_api.spec.problems import InvalidJob
 from rljob_api.topology.resolved import ResolvedJob, resolve
+from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.prompts import difficulty
 from rljob_runtime.prompts.difficulty import Difficulty
 from rljob_runtime.prompts.order import item_at
+from rljob_runtime.prompts.passed_rows import Passed, passed_mark
+from rljob_runtime.samples.flow import PASSED
 from rljob_runtime.task.data.source import PromptSource
 from rljob_runtime.task.tokenizer import ByteTokenizer
 
 SIZE, PROMPTS, SAMPLES = 16, 8, 4
 Passes = Callable[[int], list[float]]
+PAIRS = [(True, False), (False, False), (True, True), (False, True)]
+"""Whether a sample passed, and whether a scorer failed."""
 RIGHT, WRONG, MIXED = [1.0] * SAMPLES, [0.0] * SAMPLES, [1.0, 0.0, 0.0, 1.0]
 
 
@@ -143,6 +150,41 @@ def test_scorers_that_fail_leave_nothing_out_as_too_difficult() -> None:
     learn(made, asked(made, 1), lambda item: WRONG, failed=1)
 
     assert made.metrics()["difficulty/left_out"] == 0
+
+
+def test_the_filter_learns_of_what_was_trained_on_though_no_reward_report_came() -> None:
+    told, made = filter_of(visits=1), filter_of(visits=1)
+    passes = [RIGHT, WRONG, MIXED]
+    learn(told, asked(told, 1), lambda item: passes[item % 3])
+    marks: dict[int, list[NDArray[Any]]] = {0: [], 1: []}
+    rows: dict[int, list[Any]] = {0: [], 1: []}
+    for place, item in enumerate(asked(made, 1)):
+        for passed in passes[item % 3]:
+            marks[place % 2].append(passed_mark(passed=passed > 0, failed=False))
+            rows[place % 2].append(SimpleNamespace(group_index=place))
+    reports = []
+    for share in (0, 1):  # two ranks train on half of the prompts each, a third one shares theirs
+        column = {PASSED: Ragged.from_rows(marks[share])}
+        reports.append(Passed())
+        reports[-1].add(SimpleNamespace(read=lambda _, names, c=column: c), rows[share])  # type: ignore[arg-type]
+
+    made.trained([SimpleNamespace(passed=each, lineage=None) for each in [*reports, Passed()]])
+
+    assert made.metrics()["difficulty/left_out"] > 0
+    assert made.metrics() == told.metrics()
+    assert sorted(made.known()) == sorted(told.known())
+
+
+def test_a_scorer_that_failed_is_known_from_the_rows() -> None:
+    column = {PASSED: Ragged.from_rows([passed_mark(passed=p, failed=f) for p, f in PAIRS])}
+    passed = Passed()
+
+    passed.add(
+        SimpleNamespace(read=lambda _, names: column),  # type: ignore[arg-type]
+        [SimpleNamespace(group_index=0)] * len(PAIRS),  # type: ignore[list-item]
+    )
+
+    assert (passed.passes, passed.failed) == ([1.0, 0.0, 1.0, 0.0], 2)
 
 
 def test_a_step_that_starts_over_asks_the_same_and_one_that_goes_on_from_a_checkpoint_too() -> None:

@@ -1,5 +1,6 @@
 """Every example is a valid job whose data, templates and rewards can be used."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,14 @@ import pytest
 from rljob_api.check.load import load_job
 from rljob_api.check.run_rules import refusals
 from rljob_api.topology.resolved import resolve
+from rljob_runtime.models.tiny_recipe import PROCESSOR, VISION_CONFIG
 from rljob_runtime.task.data.data_problems import data_problems
 from rljob_runtime.task.data.source import PromptSource
+from rljob_runtime.task.pictures.processor import processor_of
 from rljob_runtime.task.rewards.requests import RewardRequest
 from rljob_runtime.task.rewards.reward_problems import reward_problems
 from rljob_runtime.task.rewards.scorers import make_scorer
-from rljob_runtime.task.tokenizer import ByteTokenizer
+from rljob_runtime.task.tokenizer import ByteTokenizer, PictureByteTokenizer
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TRAINABLE = sorted(EXAMPLES.glob("*.yaml"))
@@ -29,13 +32,17 @@ def test_an_example_can_run_as_it_is(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", TRAINABLE, ids=lambda file: file.stem)
-def test_prompts_and_answers_of_an_example_fit_its_lengths(file: Path) -> None:
+def test_prompts_and_answers_of_an_example_fit_its_lengths(file: Path, tmp_path: Path) -> None:
     spec = load_job(file).spec
     assert spec.evaluation is not None
+    tokenizer = PictureByteTokenizer() if spec.model.vision else ByteTokenizer()
+    (tmp_path / "config.json").write_text(json.dumps(VISION_CONFIG))
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
     source = PromptSource(
         spec.data,
         batch=spec.batch,
-        tokenizer=ByteTokenizer(),
+        tokenizer=tokenizer,
+        processor=processor_of(spec, tmp_path, tokenizer),
         seed=spec.seed,
         base_dir=EXAMPLES,
         held_out=spec.evaluation.prompts,

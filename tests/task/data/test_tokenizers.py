@@ -12,11 +12,14 @@ from transformers import PreTrainedTokenizerFast
 
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.task.tokenizer import (
+    BOS_ID,
+    EOS_ID,
     ByteTokenizer,
     HFTokenizer,
     cut_at_stop,
     load_tokenizer,
     make_stopped,
+    opening,
     save_byte_tokenizer,
 )
 
@@ -73,6 +76,40 @@ def test_a_template_that_forgets_what_was_answered_has_no_turns(tmp_path: Path) 
         tokenizer.between_turns(ended=True)
     with pytest.raises(ConfigError, match=r"spec\.data\.chat"):
         ByteTokenizer().between_turns(ended=True)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_an_agent_s_messages_behind_an_answer_are_those_of_the_whole_conversation(
+    tmp_path: Path, ended: bool
+) -> None:
+    tokenizer = chat_tokenizer(tmp_path)
+    hi, seen = {"role": "user", "content": "hi"}, {"role": "user", "content": "seen"}
+    drawn = tokenizer.continuation("move" + " <end>" * ended)
+
+    found = [
+        *tokenizer.conversation([hi], []),
+        *drawn,
+        *tokenizer.behind_answer([seen, seen], [], ended=ended),
+    ]
+
+    said = {"role": "assistant", "content": "move"}
+    assert found == tokenizer.conversation([hi, said, seen, seen], [])
+    assert opening(tokenizer) == tokenizer.continuation("<user>")
+
+
+def test_bytes_are_a_conversation_as_they_are() -> None:
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+
+    assert ByteTokenizer().conversation(said, []) == [BOS_ID, 97, 98, EOS_ID]
+    assert ByteTokenizer().behind_answer([said[0]], [], ended=True) == [97]
+    assert opening(ByteTokenizer()) == [BOS_ID]
+
+
+def test_a_template_that_an_agent_cannot_have_is_named(tmp_path: Path) -> None:
+    refusing = chat_tokenizer(tmp_path, "{{ raise_exception('users alone') }}")
+
+    with pytest.raises(ConfigError, match="refuses these messages: users alone"):
+        opening(refusing)
 
 
 def test_bytes_have_no_chat_template() -> None:

@@ -263,7 +263,11 @@ def test_the_report_and_the_summary_show_each_set_before_and_after() -> None:
 @pytest.mark.parametrize(
     ("suites", "path", "message"),
     [
-        ([{"name": "a"}], "spec.evaluation.suites[0]", "give exactly one of reasoningGym, jsonl"),
+        (
+            [{"name": "a"}],
+            "spec.evaluation.suites[0]",
+            "give exactly one of reasoningGym, drawn, jsonl",
+        ),
         ([LEVELS, LEVELS], "spec.evaluation.suites[1].name", "taken by an earlier suite"),
         (
             [{"name": "a", "jsonl": {"path": "b"}}],

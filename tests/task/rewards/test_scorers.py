@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import reasoning_gym
+import torch
+from transformers.loss.loss_for_object_detection import box_iou
 
 from rljob_api.spec.workload import Data, PatternReward, PythonReward, ReasoningGymData, Reward
 from rljob_runtime.task.rewards.requests import RewardRequest
@@ -57,6 +59,93 @@ def test_a_format_needs_no_right_answer() -> None:
 
     assert _score(reward, "<a>wrong</a>", "42") == 1.0
     assert _score(reward, "42", "42") == 0.0
+
+
+ONE, FAR, HALF = "[0, 0, 10, 10]", "[50, 50, 60, 60]", "[5, 0, 15, 10]"
+THIRD = 50 / 150  # ONE and HALF share 5 × 10 of 15 × 10
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "score"),
+    [
+        (ONE, ONE, 1.0),
+        ('```json\n[{"bbox_2d": [0, 0, 10, 10], "label": "cat"}]\n```', ONE, 1.0),
+        ("(0,0),(10,10)", ONE, 1.0),
+        ("(0.0, 0.0, 10.0, 10.0)", ONE, 1.0),
+        (HALF, ONE, THIRD),
+        ("[-5, -5, 5, 5]", ONE, 25 / 175),
+        ("[2, 2, 4, 4]", ONE, 4 / 100),
+        ("[10, 0, 20, 10]", ONE, 0.0),  # they touch
+        ("[10, 10, 0, 0]", ONE, 0.0),
+        ("[3, 3, 3, 9]", "[3, 3, 3, 9]", 0.0),
+        (f"{FAR} or {ONE}", ONE, 0.5),
+        (ONE, f"[{ONE}, {FAR}]", 0.5),
+        (f"{FAR}{HALF}", f"{ONE}{FAR}", (1 + THIRD) / 2),
+        (f"{HALF}{ONE}", f"{ONE}{ONE}", (1 + THIRD) / 2),
+        (f"{ONE}{ONE}", f"{ONE}{FAR}", 0.5),
+        ("", ONE, 0.0),
+        ("[0, 0, 10], [1, 2, 3, 4, 5], [a, b, c, d]", ONE, 0.0),
+        ("none", "[]", 1.0),
+        (ONE, "[]", 0.0),
+        (ONE * 1001, ONE, 0.0),
+    ],
+)
+def test_boxes_overlap(response: str, answer: str, score: float) -> None:
+    assert _score(Reward(name="b", type="boxes"), response, answer) == pytest.approx(score)
+
+
+def test_boxes_overlap_as_transformers_has_it() -> None:
+    random = torch.Generator().manual_seed(1)
+    corners, sizes = torch.randint(1, 40, (2, 12, 2), generator=random)
+    boxes = torch.cat([corners, corners + sizes], dim=1)
+    expected, _ = box_iou(boxes.float(), boxes.float())
+
+    for i, one in enumerate(boxes.tolist()):
+        for j, other in enumerate(boxes.tolist()):
+            found = _score(Reward(name="b", type="boxes"), str(one), str(other))
+            assert found == pytest.approx(float(expected[i, j]), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "score"),
+    [
+        ("There are 2 birds on 4 trees: 3", "3", 1.0),
+        ("3", "4", 0.75),
+        ("4", "3", 0.75),
+        ("3.0", "3", 1.0),
+        ("0", "0", 1.0),
+        ("2", "0", 0.0),
+        ("-1", "1", 0.0),
+        ("three", "3", 0.0),
+        ("9" * 400, "3", 0.0),
+    ],
+)
+def test_counts_are_near(response: str, answer: str, score: float) -> None:
+    assert _score(Reward(name="c", type="count"), response, answer) == score
+
+
+def test_only_the_right_count_passes() -> None:
+    strict = Reward(name="c", type="count", threshold=1.0)
+
+    assert _score(strict, "9007199254740991", "9007199254740990") == 0.0
+    assert _score(strict, "9007199254740990", "9007199254740990") == 1.0
+
+
+@pytest.mark.parametrize(("kind", "right"), [("boxes", ONE), ("count", "3")])
+def test_boxes_and_counts_may_be_read_of_a_part_alone(kind: str, right: str) -> None:
+    pattern = PatternReward(pattern="<answer>(.*)</answer>", group=1)
+    reward = Reward(name="r", type=kind, pattern=pattern)
+
+    assert _score(reward, f"maybe {FAR} <answer>{right}</answer>, or 8", right) == 1.0
+    assert _score(reward, right, right) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [("boxes", "has no box; write"), ("count", "is no number; write")]
+)
+def test_answers_that_cannot_be_met_are_errors(kind: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"the answer 'a cat' {message}"):
+        _score(Reward(name="r", type=kind), "3", "a cat")
 
 
 def test_white_space_around_an_answer_does_not_cost_the_dataset_score() -> None:

@@ -26,7 +26,7 @@ SHOWN_EVENTS = 8
 SHOWN_PODS = 12
 """Pods of one role; of more, those that are ready are counted instead."""
 GOOD = {"True": "green", "False": "yellow"}
-BAD_WHEN_TRUE = ("Failed", "Stopping", "Suspended")
+BAD_WHEN_TRUE = ("Failed", "Stopping", "Suspended", "FewerReplicas")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,8 @@ def status_line(job: Manifest) -> str:
             parts.append(f"{label} {text_of(progress[key])}")
     if status.get("devices"):
         parts.append(f"devices {status['devices']}")
+    if status.get("spareNodes"):
+        parts.append(f"spare nodes {status['spareNodes']}")
     return "  ".join([*parts, f"restarts {status.get('restarts', 0)}"])
 
 
@@ -119,6 +121,7 @@ def _numbers(job: Manifest, now: float) -> RenderableType:
         ("reward", shown(progress.get("reward"), figure)),
         ("tokens/s", shown(progress.get("tokensPerSecond"), count)),
         ("devices", status.get("devices", UNKNOWN)),
+        *([("spare nodes", status["spareNodes"])] if status.get("spareNodes") else []),
         ("attempt", str(status.get("attempt", UNKNOWN))),
         ("restarts", str(status.get("restarts", 0))),
     ]

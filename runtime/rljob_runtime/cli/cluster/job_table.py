@@ -14,6 +14,8 @@ PHASE_STYLES = {
     "Succeeded": "green",
     "Failed": "bold red",
     "Invalid": "bold red",
+    "Queued": "yellow",
+    "Evicting": "yellow",
     "Restarting": "yellow",
     "Suspending": "yellow",
     "Suspended": "yellow",

@@ -44,6 +44,10 @@ def rljob_resource(facts: Facts, need: Need | None) -> Iterator[Finding]:
         text = f"{GROUP} is served as {', '.join(served)}" if served else "is not installed"
         yield fail(f"{text}; this client knows {GROUP}/{VERSION}", CHART)
         return
+    if need is not None and need.job.api_version.rpartition("/")[2] not in served:
+        text = f"{need.job.metadata.name} is {need.job.api_version}; the cluster serves {', '.join(served)}"
+        yield fail(text, f"{CHART}, or write {GROUP}/{VERSION}, which has the same fields")
+        return
     if not isinstance(there := facts.rljob_crd, dict):
         why = f"; its fields were not seen: {there.why}" if there else ""
         yield ok(f"{GROUP}/{VERSION} is served{why}")

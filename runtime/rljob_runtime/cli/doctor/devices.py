@@ -64,20 +64,27 @@ def placement(facts: Facts, need: Need) -> Iterator[Finding]:
         raise Skip("accelerator.injection: dra, whose devices are no resource of nodes")
     per_node = need.accelerator.devices_per_node if need.resource else 0
     what = f"{per_node} {need.resource}" if need.resource else "no device of a plugin"
-    wants = f"{_nodes(need.nodes)} with {what} each"
+    wanted = need.nodes + need.spares
+    spares = f", {need.spares} of them spare" if need.spares else ""
+    wants = f"{_nodes(wanted)} with {what} each{spares}"
     offers = offers_of(facts, need.resource, need)
     fit = [offer for offer in offers if not offer.unfit and offer.devices >= per_node]
     free = [offer for offer in fit if offer.free >= per_node]
-    if len(free) >= need.nodes:
+    if len(free) >= wanted:
         yield ok(f"{wants}: {_nodes(len(free))} can take a worker pod now")
-    elif len(fit) >= need.nodes:
+    elif len(fit) >= wanted:
         busy = _some(str(offer) for offer in fit if offer not in free)
         text = f"{wants}: {len(free)} now, {len(fit)} once other pods have ended ({busy})"
         yield warn(text, "wait, or end what holds them: kubectl get rljobs -A")
     else:
         why = _some(_why(offer, per_node) for offer in offers if offer not in fit)
         text = f"{wants}: {len(fit)} of {_nodes(len(offers))} could take a worker pod"
-        yield fail(f"{text} ({why})" if why else text, _remedy(need, offers))
+        text = f"{text} ({why})" if why else text
+        if len(fit) >= need.nodes:
+            most = len(fit) - need.nodes
+            yield warn(text, f"set accelerator.spareNodes to at most {most}, or add nodes")
+        else:
+            yield fail(text, _remedy(need, offers))
 
 
 def offers_of(facts: Facts, resource: str | None, need: Need | None) -> list[Offer]:

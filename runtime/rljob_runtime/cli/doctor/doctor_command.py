@@ -18,7 +18,7 @@ from rljob_runtime.cli.cluster.cluster_commands import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rljob_api.spec.rljob import RLJob
     from rljob_runtime.cli.doctor.findings import Finding
@@ -50,14 +50,38 @@ def doctor(
             min=1, max=86_400, metavar="SECONDS", help="With --probe: wait for pods; default: 180."
         ),
     ] = None,
+    bring_up: Annotated[
+        bool,
+        typer.Option("--bring-up", help="Try this machine's devices in small, and record it."),
+    ] = False,
+    accelerator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="With --bring-up: emulated, ascend910b, ascend910c, ascend950 or cuda; default: what is "
+            "visible.",
+        ),
+    ] = None,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="With --bring-up: this check alone; may be repeated."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --bring-up: the record; default: bring-up.json, beside FILE if given."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     context: Context = None,
 ) -> None:
-    """Check a cluster before a job, or a run's folder; exit code 1 if a check fails."""
-    for option, value in (("--nodes", nodes), ("--image", image), ("--deadline", deadline)):
-        if value is not None and not probe:
-            say(f"{option} has no use without --probe; add --probe or leave it out")
-            raise typer.Exit(ExitCode.INVALID)
+    """Check a cluster before a job, a run's folder, or this machine; exit code 1 if a check fails."""
+    _refuse_unused({"--nodes": nodes, "--image": image, "--deadline": deadline}, "--probe", probe)
+    _refuse_unused(
+        {"--accelerator": accelerator, "--check": check, "--out": out}, "--bring-up", bring_up
+    )
+    if bring_up:
+        _bring_up(file, accelerator, check or [], out, as_json)
     if file is not None and file.is_dir():
         _examine(file, as_json)
     job, manifest = _read(file) if file is not None else (None, None)
@@ -72,6 +96,32 @@ def doctor(
         )
         findings = diagnose(calls, job, manifest, asked if probe else None)
     _tell(findings, as_json)
+
+
+def _refuse_unused(given: "Mapping[str, object]", needed: str, there: bool) -> None:
+    for option, value in given.items():
+        if value is not None and not there:
+            say(f"{option} has no use without {needed}; add {needed} or leave it out")
+            raise typer.Exit(ExitCode.INVALID)
+
+
+def _bring_up(
+    file: Path | None, accelerator: str | None, asked: list[str], out: Path | None, as_json: bool
+) -> NoReturn:
+    """Of this machine. file: a job, whose type of device is tried, and beside which the record is kept."""
+    from rljob_api.topology.pod_names import BRING_UP_FILE
+    from rljob_runtime.cli.bring_up.bring_up_command import run_bring_up
+    from rljob_runtime.cli.output import errors_end_it
+
+    folder = Path()
+    if file is not None:
+        folder, (job, _) = file.parent, _read(file)
+        accelerator = accelerator or job.spec.accelerator.type
+    with errors_end_it():
+        code = run_bring_up(
+            accelerator=accelerator, asked=asked, out=out or folder / BRING_UP_FILE, as_json=as_json
+        )
+    raise typer.Exit(code)
 
 
 def _examine(folder: Path, as_json: bool) -> NoReturn:

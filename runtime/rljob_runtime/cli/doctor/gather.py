@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from rljob_api.spec.rljob import GROUP, KIND, VERSION, RLJob
+from rljob_api.spec.rljob import GROUP, KIND, RLJob
 from rljob_runtime.cli.cluster.api_calls import Calls
 from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Reference, Right, Unseen
 from rljob_runtime.cli.doctor.need import operator_of, references_of
@@ -173,7 +173,7 @@ class _Asking:
         try:
             self._calls.request(
                 "create",
-                f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/rljobs",
+                f"/apis/{manifest['apiVersion']}/namespaces/{namespace}/rljobs",
                 resource=f"rljobs.{GROUP}",
                 name=metadata["name"],
                 body={**manifest, "kind": KIND, "metadata": metadata},

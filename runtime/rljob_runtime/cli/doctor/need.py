@@ -7,7 +7,7 @@ from rljob_api.spec.infrastructure import Accelerator
 from rljob_api.spec.pods import PodTemplate
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import num_nodes
-from rljob_api.topology.worker_pods import is_ascend
+from rljob_api.topology.worker_pods import device_resource_name, is_ascend
 from rljob_runtime.cli.doctor.cluster_facts import Manifest, Reference, Unseen
 from rljob_runtime.cli.doctor.installed import Installed, installed
 
@@ -22,6 +22,7 @@ class Need:
 
     job: RLJob
     nodes: int
+    spares: int
     resource: str | None
     images: dict[str, str]
     pull_secrets: dict[str, tuple[str, ...]]
@@ -67,7 +68,8 @@ def need_of(job: RLJob, operator: Installed | None) -> Need:
     return Need(
         job=job,
         nodes=num_nodes(spec.placement, accelerator),
-        resource=accelerator.resource_name
+        spares=accelerator.spare_nodes,
+        resource=device_resource_name(accelerator)
         if by_plugin and accelerator.injection != "dra"
         else None,
         images={role: _template(job, role).image or spec.image or default for role in ROLES},
@@ -105,6 +107,8 @@ def _contents(job: RLJob) -> Iterator[tuple[str, str, str]]:
     storage, tracking = job.spec.checkpoint.storage, job.spec.tracking
     if storage is not None and storage.remote is not None and storage.remote.secret_name:
         yield "checkpoint.storage.remote.secretName", "secrets", storage.remote.secret_name
+    if (record := job.spec.accelerator.bring_up) is not None:
+        yield "accelerator.bringUp", "configmaps", record
     if tracking is not None and tracking.secret_name:
         yield "tracking.secretName", "secrets", tracking.secret_name
     for role in ROLES:

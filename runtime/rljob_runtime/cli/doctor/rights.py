@@ -32,7 +32,7 @@ def rights(facts: Facts, need: Need | None) -> Iterator[Finding]:
     """The user may make jobs, and see their pods and logs."""
     given = seen(facts.rights)
     where = f"in namespace {facts.namespace}"
-    remedy = f"ask for the role edit {where}, with the chart's rbac.aggregate"
+    remedy = f"ask for the role edit {where}, which the chart's rbac.users and rbac.aggregate add RLJobs to"
     if not given.get(MAKE_JOBS):
         yield fail(f"you may not {MAKE_JOBS} {where}", remedy)
     lacking = [right for right in COMMANDS if not given.get(right)]

@@ -60,13 +60,13 @@ def _claim(facts: Facts, need: Need, name: str) -> Finding:
     if MANY in modes:
         return ok(f"{where}: {state}, {', '.join(modes)}")
     text = f"{where} is {', '.join(modes)}, and {_pods(need, name)} mount it, on several nodes"
-    if need.nodes > 1:
+    if need.nodes + need.spares > 1:
         return fail(text, f"use a claim with {MANY}")
     return warn(text.replace("on several nodes", "maybe on two nodes"), f"use {MANY}")
 
 
 def _pods(need: Need, name: str) -> str:
-    number = need.nodes * sum(role != "head" for role in need.claims[name])
+    number = (need.nodes + need.spares) * sum(role != "head" for role in need.claims[name])
     return f"{number + ('head' in need.claims[name])} pods"
 
 

@@ -148,10 +148,15 @@ def of_groups(
 ) -> Array:
     """Something of each group, 0 of those whose part is gone."""
     found_G = np.zeros(len(place_G), dtype=np.int64)
-    for warehouse, part in parts.items():
+    for warehouse in _present(parts, warehouse_G):
         own = warehouse_G == warehouse
-        found_G[own] = ask(part, place_G[own])
+        found_G[own] = ask(parts[warehouse], place_G[own])
     return found_G
+
+
+def _present(parts: Mapping[int, Part], warehouse_G: Array) -> list[int]:
+    """Warehouses of these groups. A claim has groups of few, and a large dock has a thousand."""
+    return [own for own in np.unique(warehouse_G).tolist() if own in parts]
 
 
 def rows_of(parts: Mapping[int, Part], warehouse_G: Array, place_G: Array) -> Chosen:
@@ -160,8 +165,8 @@ def rows_of(parts: Mapping[int, Part], warehouse_G: Array, place_G: Array) -> Ch
         ((warehouse, part),) = parts.items()
         return Chosen.of_one(warehouse, part.rows_of(place_G))
     found, whose, orders = [NOBODY], [NOBODY], [NOBODY]
-    for warehouse, part in parts.items():
-        own = np.flatnonzero(warehouse_G == warehouse)
+    for warehouse in _present(parts, warehouse_G):
+        part, own = parts[warehouse], np.flatnonzero(warehouse_G == warehouse)
         numbers = part.rows_of(place_G[own])
         found.append(numbers)
         whose.append(np.full(len(numbers), warehouse))

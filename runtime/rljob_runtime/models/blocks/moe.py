@@ -1,6 +1,6 @@
 """Mixture of experts: a router, experts, and where a family has it one expert for all tokens."""
 
-# U tokens, H hidden
+# U tokens, H hidden, K experts of a token
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,12 @@ class MixtureOfExperts(nn.Module):
         inner = experts.shared_intermediate
         self.shared_experts = GatedMlp(hidden, inner, dtype, with_bias=with_bias) if inner else None
 
-    def forward(self, x_UH: Tensor, load: RouterLoad | None) -> Tensor:
-        """[U, H] -> [U, H]; where the tokens went is added to `load`, unless it is counted already."""
-        routes = self.gate(x_UH)
+    def forward(
+        self, x_UH: Tensor, load: RouterLoad | None, replayed_UK: Tensor | None = None
+    ) -> Tensor:
+        """[U, H] -> [U, H]; where the tokens went is added to `load`, unless it is counted already.
+        replayed_UK: where they go; None: the router chooses."""
+        routes = self.gate(x_UH, replayed_UK)
         if load is not None:
             load.add(routes)
         output_UH: Tensor = self.experts(x_UH, routes)

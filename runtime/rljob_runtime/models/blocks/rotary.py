@@ -10,16 +10,18 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.models.architecture import Architecture
-from rljob_runtime.models.rope import inverse_frequencies
+from rljob_runtime.models.rope import axes_of_pairs, inverse_frequencies
 
 
 def cos_and_sin(
     architecture: Architecture, positions: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """What turns tokens at these positions [tokens]: cos and sin, [tokens, D/2] each."""
+    """What turns tokens at these positions, [tokens], or of three axes [tokens, 3]: cos and sin,
+    [tokens, D/2] each."""
     rope = architecture.rope
     frequencies = inverse_frequencies(architecture.rotated_dim, rope).to(positions.device)
-    angles = positions[:, None].float() * frequencies
+    by_pair = positions[:, None] if positions.ndim == 1 else positions[:, axes_of_pairs(rope)]
+    angles = by_pair.float() * frequencies
     cos, sin = angles.cos(), angles.sin()
     if rope.magnitude != 1.0:
         cos, sin = cos * rope.magnitude, sin * rope.magnitude

@@ -37,13 +37,22 @@ class Router(nn.Module):
         bias = torch.zeros(experts.count) if experts.correction_bias else None
         self.register_buffer("e_score_correction_bias", bias)
 
-    def forward(self, x_UH: Tensor) -> Routes:
-        """The routes of these tokens."""
-        return route(x_UH, self.weight, self.e_score_correction_bias, self.experts)
+    def forward(self, x_UH: Tensor, replayed_UK: Tensor | None = None) -> Routes:
+        """The routes of these tokens. replayed_UK: as `route` has it."""
+        bias_E = self.e_score_correction_bias
+        return route(x_UH, self.weight, bias_E, self.experts, replayed_UK)
 
 
-def route(x_UH: Tensor, weight_EH: Tensor, bias_E: Tensor | None, experts: Experts) -> Routes:
-    """The routes of these tokens. bias_E: enters the choice, not the weights."""
+def route(
+    x_UH: Tensor,
+    weight_EH: Tensor,
+    bias_E: Tensor | None,
+    experts: Experts,
+    replayed_UK: Tensor | None = None,
+) -> Routes:
+    """The routes of these tokens. bias_E: enters the choice, not the weights. replayed_UK: experts chosen
+    elsewhere, which are taken; their weights are of this router's scores, with gradient (rollout routing
+    replay, arXiv:2510.11370)."""
     wide = torch.promote_types(x_UH.dtype, torch.float32)
     logits_UE = F.linear(x_UH.to(wide), weight_EH.to(wide))
     if experts.scores == "sigmoid":
@@ -51,17 +60,22 @@ def route(x_UH: Tensor, weight_EH: Tensor, bias_E: Tensor | None, experts: Exper
         probabilities_UE = scores_UE / scores_UE.sum(-1, keepdim=True)
     else:
         scores_UE = probabilities_UE = logits_UE.softmax(-1)
-    with torch.no_grad():
-        chosen_by_UE = scores_UE if bias_E is None else scores_UE + bias_E
-        if experts.groups > 1:
-            chosen_by_UE = _only_best_groups(chosen_by_UE, experts)
-        experts_UK = chosen_by_UE.topk(experts.chosen, dim=-1).indices
+    experts_UK = _choose(scores_UE, bias_E, experts) if replayed_UK is None else replayed_UK.long()
     weights_UK = scores_UE.gather(1, experts_UK)
     if experts.normalized:
         weights_UK = weights_UK / weights_UK.sum(-1, keepdim=True)
     if experts.scale != 1.0:
         weights_UK = weights_UK * experts.scale
     return Routes(experts_UK=experts_UK, weights_UK=weights_UK, probabilities_UE=probabilities_UE)
+
+
+@torch.no_grad()
+def _choose(scores_UE: Tensor, bias_E: Tensor | None, experts: Experts) -> Tensor:
+    """Experts of the best scores, the best first, [U, K]."""
+    chosen_by_UE = scores_UE if bias_E is None else scores_UE + bias_E
+    if experts.groups > 1:
+        chosen_by_UE = _only_best_groups(chosen_by_UE, experts)
+    return chosen_by_UE.topk(experts.chosen, dim=-1).indices
 
 
 def _only_best_groups(scores_UE: Tensor, experts: Experts) -> Tensor:

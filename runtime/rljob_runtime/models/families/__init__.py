@@ -4,13 +4,14 @@ Called by `loading` and the rollout engines. What a family does not know is refu
 `loading` can fall back to the transformers library.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from rljob_api.model.architecture import SEQUENCE_SCORER, TOKEN_SCORER
+from rljob_api.model.vision import language_part
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.models.architecture import CAUSAL, Architecture
+from rljob_runtime.models.architecture import CAUSAL, CONDITIONAL, Architecture
 from rljob_runtime.models.config import Config, UnsupportedArchitecture
 from rljob_runtime.models.families import (
     deepseek_v2,
@@ -18,8 +19,10 @@ from rljob_runtime.models.families import (
     llama,
     mistral,
     qwen2,
+    qwen2_5_vl,
     qwen3,
     qwen3_moe,
+    qwen3_vl,
 )
 from rljob_runtime.models.rope import write_rope
 
@@ -47,6 +50,11 @@ FAMILIES: dict[str, Family] = {
     "DeepseekV2ForCausalLM": deepseek_v2,
     "DeepseekV3ForCausalLM": deepseek_v3,
 }
+VISION_FAMILIES: dict[str, Callable[[Config], Architecture]] = {
+    "Qwen2_5_VLForConditionalGeneration": qwen2_5_vl.read,
+    "Qwen3VLForConditionalGeneration": qwen3_vl.read,
+}
+"""Models with a vision tower beside the decoder. Nothing is written anew of their config.json."""
 
 ONE_LABEL: dict[str, object] = {
     "num_labels": 1,
@@ -56,23 +64,27 @@ ONE_LABEL: dict[str, object] = {
 
 
 def read_architecture(entries: Mapping[str, object]) -> Architecture:
-    """Architecture of a config.json; classifiers of sequences and of tokens are scorers.
+    """Architecture of a config.json; classifiers of sequences and of tokens are scorers. Of a vision-language
+    model that of its decoder.
 
     Raises UnsupportedArchitecture when the decoders lack it, ConfigError for a classifier with several
     labels.
     """
     names = entries.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
-    if _causal(name) not in FAMILIES:
+    known = [*FAMILIES, *VISION_FAMILIES]
+    made_of = _causal(name)
+    if made_of not in known:
         raise UnsupportedArchitecture(
-            f"architecture {name or 'unnamed'} is not one of {', '.join(FAMILIES)}"
+            f"architecture {name or 'unnamed'} is not one of {', '.join(known)}"
         )
-    config = Config(name, entries)
+    config = Config(name, language_part(entries))
     config.require("hidden_act", "silu")
     if config.get("quantization_config") is not None:
         raise UnsupportedArchitecture(f"quantized weights are not computed here ({name})")
-    architecture = FAMILIES[_causal(name)].read(config)
-    if _causal(name) == name:
+    read = VISION_FAMILIES[made_of] if made_of in VISION_FAMILIES else FAMILIES[made_of].read
+    architecture = read(config)
+    if made_of == name:
         return architecture
     _check_labels(entries, name)
     return replace(architecture, tied=False, scores=True, score_bias=name.endswith(TOKEN_SCORER))
@@ -108,10 +120,13 @@ def scorer_config(entries: Mapping[str, object], architecture: Architecture) -> 
 
 
 def _causal(name: str) -> str:
-    """The architecture with the family's layers and a head of logits."""
+    """The architecture with the family's layers and a head of logits. transformers has no scorers of those
+    with a vision tower; their names are made likewise."""
     for suffix in (SEQUENCE_SCORER, TOKEN_SCORER):
         if name.endswith(suffix):
-            return name.removesuffix(suffix) + CAUSAL
+            stem = name.removesuffix(suffix)
+            shown = stem + CONDITIONAL
+            return shown if shown in VISION_FAMILIES else stem + CAUSAL
     return name
 
 

@@ -50,7 +50,8 @@ def read_heads(
 def refuse_windows(config: Config, *, window: object) -> None:
     """Raise UnsupportedArchitecture for attention to the nearest tokens alone. window: None if none."""
     layers = config.get("layer_types")
-    if window is not None or (isinstance(layers, list) and set(layers) - {"full_attention"}):
+    kinds = layers if isinstance(layers, list) else []
+    if window is not None or any(kind != "full_attention" for kind in kinds):
         raise UnsupportedArchitecture(
             f"sliding_window={window} is not computed here ({config.name})"
         )

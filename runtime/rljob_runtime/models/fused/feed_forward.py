@@ -15,6 +15,7 @@ from rljob_runtime.models.blocks.experts import run_experts, run_sorted
 from rljob_runtime.models.blocks.router import Routes, route
 from rljob_runtime.models.fused.fused_weights import New, Weights, split_rows, wide
 from rljob_runtime.models.fused.part import Joins, ModelPart
+from rljob_runtime.models.routes import packed_dtype
 
 
 class FusedGatedMlp:
@@ -45,7 +46,10 @@ class FusedGatedMlp:
 
 
 class FusedExperts:
-    """Router, experts and the shared one where there is one. held: numbers of the part's experts."""
+    """Router, experts and the shared one where there is one. held: numbers of the part's experts. log: gets
+    the experts of a pass's tokens, [U, K] of `packed_dtype`; None where nobody asks."""
+
+    log: list[Tensor] | None = None
 
     def __init__(self, part: ModelPart, experts: Experts, joins: Joins, new: New) -> None:
         hidden, inner = part.sizes.hidden_size, experts.intermediate_size
@@ -86,6 +90,9 @@ class FusedExperts:
     def _routed(self, x: Tensor) -> Tensor:
         x = self._joins.to_experts(x)
         routes = route(x, self._router, self._bias, self._experts)
+        if self.log is not None:
+            experts_UK = self._joins.own_tokens(routes.experts_UK)
+            self.log.append(experts_UK.to(packed_dtype(self._experts)))
         weights = wide(self._gate_up, x.dtype), wide(self._down, x.dtype)
         if len(self._held) == self._experts.count:
             return self._joins.from_experts(run_experts(x, routes, *weights))

@@ -6,6 +6,7 @@ the `Joins` of `part`.
 """
 
 # B sequences, P longest prompt, H hidden, V vocabulary, N kept heads a token, W width of a kept head
+# U tokens of a pass, M layers with experts, K experts of a token
 # H alone is the model's, all else the part's
 
 from collections.abc import Callable
@@ -24,7 +25,8 @@ from rljob_runtime.models.fused.fused_latent import FusedLatent
 from rljob_runtime.models.fused.fused_weights import New, Weights
 from rljob_runtime.models.fused.kept import Kept, KeptLayer, Reach
 from rljob_runtime.models.fused.part import Joins, ModelPart
-from rljob_runtime.models.fused.step import Prefill, Step, make_step
+from rljob_runtime.models.fused.step import Prefill, Seen, Step, make_step
+from rljob_runtime.models.routes import packed_dtype
 
 Keep = Callable[[int, Tensor], None]
 """Takes a layer's number here, and what it keeps of prompts, [tensors, B, N, P, W]."""
@@ -33,16 +35,28 @@ Keep = Callable[[int, Tensor], None]
 class FusedDecoder:
     """Weights are uninitialised until they are copied into `hf_views`.
 
-    new: makes the weights. max_length: of the longest sequence. Raises ConfigError where the model
-    cannot have such.
+    new: makes the weights. max_length: of the longest sequence. keeps_routes: whether `routes` are asked for.
+    Raises ConfigError where the model cannot have such.
     """
 
-    def __init__(self, part: ModelPart, joins: Joins, new: New, *, max_length: int) -> None:
+    def __init__(
+        self,
+        part: ModelPart,
+        joins: Joins,
+        new: New,
+        *,
+        max_length: int,
+        keeps_routes: bool = False,
+    ) -> None:
         a = self.sizes = part.sizes
         self._part, self._joins = part, joins
         a.check_length(max_length)
         self._ends = _new_ends(part, new)
         self._layers = [_Layer(part, index, joins, new) for index in part.layers]
+        self.keeps_routes, self._log, self._tokens = keeps_routes, list[Tensor](), 0
+        if keeps_routes:
+            for layer in self._layers:
+                layer.log_routes(self._log)
         cos, sin = cos_and_sin(a, torch.arange(max_length), new.dtype)
         self._rotation = cos.to(new.device), sin.to(new.device)
 
@@ -54,13 +68,15 @@ class FusedDecoder:
                 views[f"model.layers.{index}.{name}"] = view
         return dict(split_experts(views.items(), first=self._part.experts.start))
 
-    def prefill(self, tokens_BP: Tensor, lengths_B: Tensor, keep: Keep) -> Tensor:
+    def prefill(
+        self, tokens_BP: Tensor, lengths_B: Tensor, keep: Keep, seen: Seen | None = None
+    ) -> Tensor:
         """Logits after each of these prompts, [B, V] float32; each layer tells `keep` what is kept of them.
 
-        tokens_BP: padded on the right with any token; what is kept of padding is garbage. Without the
-        model's last layer there are no logits: [B, 0].
+        tokens_BP: padded on the right with any token; what is kept of padding is garbage. seen: of their
+        pictures. Without the model's last layer there are no logits: [B, 0].
         """
-        hidden = self._run(tokens_BP, keep)
+        hidden = self._run(tokens_BP, keep, seen)
         rows, width = tokens_BP.shape
         last_B = torch.arange(rows, device=lengths_B.device) * width + lengths_B - 1
         return self._logits(hidden, last_B)
@@ -77,29 +93,49 @@ class FusedDecoder:
             hidden = layer.decode(hidden, kept_layer, at)
         return self._logits(hidden)
 
+    def routes(self) -> Tensor:
+        """The experts of the last pass's tokens in the layers here that have any, [U, M, K] on the host, of
+        `packed_dtype`."""
+        experts = self.sizes.experts
+        assert self.keeps_routes and experts is not None, "nobody has noted who goes to which"
+        if not self._log:
+            return torch.empty(self._tokens, 0, experts.chosen, dtype=packed_dtype(experts))
+        return torch.stack(self._log, 1).cpu()
+
     def idle(self) -> bool:
         """A pass without tokens, where the experts here are shared with parts that may have some; False
         once nobody has."""
         if not self._joins.begin(0):
             return False
+        self._log.clear()
         for layer in self._layers:
             layer.idle()
         return True
 
-    def _run(self, tokens_BP: Tensor, keep: Keep) -> Tensor:
+    def _run(self, tokens_BP: Tensor, keep: Keep, seen: Seen | None = None) -> Tensor:
         """Hidden states behind the last layer here, [B*P, H]."""
         rows, width = tokens_BP.shape
         hidden = self._enter(tokens_BP.reshape(-1))
-        cos, sin = (x[:width].repeat(rows, 1)[:, None] for x in self._rotation)
-        at = Prefill(rows=rows, width=width, cos=cos, sin=sin)
+        pictured = None if seen is None else seen.pictured
+        if seen is None:
+            cos, sin = (x[:width].repeat(rows, 1) for x in self._rotation)
+        else:
+            cos, sin = cos_and_sin(self.sizes, seen.positions, hidden.dtype)
+        if pictured is not None and self._part.first:
+            hidden = pictured.enter(hidden)
+        at = Prefill(rows=rows, width=width, cos=cos[:, None], sin=sin[:, None])
         for index, layer in enumerate(self._layers):
             hidden, kept = layer.prefill(hidden, at)
             keep(index, kept)
+            if pictured is not None:
+                hidden = pictured.follow(self._part.layers[index], hidden)
         return hidden
 
     def _enter(self, tokens_U: Tensor) -> Tensor:
         """Hidden states before the first layer here."""
         self._joins.begin(len(tokens_U))
+        self._log.clear()
+        self._tokens = len(tokens_U)
         if self._part.first:
             return self._joins.embed(tokens_U, self._ends[EMBEDDING])
         rotation = self._rotation[0]
@@ -160,6 +196,11 @@ class _Layer:
         """[B, H] -> [B, H]."""
         normed = rms_norm(hidden, self._attention_norm, self._epsilon)
         return self._finish(hidden + self._attention.decode(normed, kept, at))
+
+    def log_routes(self, log: list[Tensor]) -> None:
+        """Where the layer has experts, it notes there who goes to which."""
+        if isinstance(self._feed_forward, FusedExperts):
+            self._feed_forward.log = log
 
     def idle(self) -> None:
         """No tokens."""

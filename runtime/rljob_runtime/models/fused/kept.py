@@ -58,7 +58,7 @@ class Prefixes:
 class Reach:
     """Where the next tokens of B sequences stand and what they may see.
 
-    positions_B: in the sequence. places_B: in the row. window: L, more than every place. prefixes: None
+    positions_B: by which they turn. places_B: in the row. window: L, more than every place. prefixes: None
     where rows hold whole sequences.
     """
 

@@ -63,6 +63,10 @@ class Joins(Protocol):
         """Of what parts' experts made of the tokens of `to_experts`: the whole, of the own tokens."""
         ...
 
+    def own_tokens(self, rows: Tensor) -> Tensor:
+        """Of a row for each token of `to_experts`, those of the own tokens."""
+        ...
+
     def widest(self, found: Tensor) -> Tensor:
         """Largest of what parts found in their columns of a matrix, of the same shape."""
         ...
@@ -98,6 +102,10 @@ class NoJoins:
     def from_experts(self, output_UH: Tensor) -> Tensor:
         """See Joins."""
         return output_UH
+
+    def own_tokens(self, rows: Tensor) -> Tensor:
+        """See Joins."""
+        return rows
 
     def widest(self, found: Tensor) -> Tensor:
         """See Joins."""

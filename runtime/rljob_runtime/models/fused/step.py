@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.fused.kept import Kept, Reach
+from rljob_runtime.models.vision.pictured import Pictured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,15 @@ class Prefill:
     width: int
     cos: Tensor
     sin: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What pictures change in a prefill. positions: of three axes, [B*P, 3]. pictured: None where the layers
+    here get nothing of the tower's."""
+
+    positions: Tensor
+    pictured: Pictured | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from rljob_api.model.adapters import adapter_tensors, is_adapter
 from rljob_api.model.architecture import Shape
 from rljob_api.model.layout import Part, Slice, slice_of, slices
 from rljob_api.model.tensors import EMBEDDING, TensorSpec, tensors_of
+from rljob_api.model.vision import TOWER
 from rljob_api.spec.lora import Lora
 from rljob_runtime.devices.wire import broadcast
 from rljob_runtime.models.architecture import Architecture
@@ -27,6 +28,7 @@ from rljob_runtime.parallel.fully_sharded import first_row, held_rows, whole_wei
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid, gradient_purpose
 
+HOST = torch.device("cpu")
 ValuesAt = Callable[[Tensor], Tensor]
 """Gives a live tensor's values, wherever they are at the time."""
 
@@ -70,14 +72,16 @@ def keep_stages(decoder: Decoder, part: Part) -> None:
             decoder.register_module("lm_head", None)
 
 
-def cut_parameters(decoder: Decoder, held: Mapping[str, Slice]) -> None:
-    """Give every tensor the shape of its slice, uninitialised on the CPU; stacks keep held experts alone.
+def cut_parameters(
+    decoder: Decoder, held: Mapping[str, Slice], *, device: torch.device = HOST
+) -> None:
+    """Give every tensor the shape of its slice, uninitialised; stacks keep held experts alone.
 
     decoder: of `on_meta`, with the stages that are held.
     """
     for name, whole in [*decoder.named_parameters(), *decoder.named_buffers()]:
         owner = decoder.get_submodule(name.rpartition(".")[0])
-        own = torch.empty(_held_shape(name, whole, held), dtype=whole.dtype, device="cpu")
+        own = torch.empty(_held_shape(name, whole, held), dtype=whole.dtype, device=device)
         if isinstance(whole, nn.Parameter):
             own = nn.Parameter(own, requires_grad=whole.requires_grad)
         setattr(owner, name.rpartition(".")[2], own)
@@ -88,7 +92,7 @@ def cut_parameters(decoder: Decoder, held: Mapping[str, Slice]) -> None:
 def load_slices(decoder: Decoder, path: Path, shape: Shape, held: Mapping[str, Slice]) -> None:
     """Read this rank's slices of a Hugging Face directory, or its rows of them. Raises as `load_weights`."""
     known = {tensor.name for tensor in tensors_of(shape)}
-    rows = dict(_rows_of(decoder, held))
+    rows = dict(rows_of(decoder, held))
 
     def part_of(name: str, size: torch.Size) -> Box | None:
         if name in known:
@@ -108,16 +112,16 @@ def fill_adapters(
 ) -> None:
     """Give the adapters that a rank holds their part of whole ones."""
     with torch.no_grad():
-        for name, (own, box) in _rows_of(decoder, held, adapters=True):
+        for name, (own, box) in rows_of(decoder, held, adapters=True):
             own.copy_(whole(held[name].tensor)[box])
 
 
 def slices_of(decoder: Decoder, held: Mapping[str, Slice]) -> dict[str, Tensor]:
     """This rank's slices by Hugging Face name, or its rows of them: the live tensors, without adapters."""
-    return {name: own.detach() for name, (own, _) in _rows_of(decoder, held)}
+    return {name: own.detach() for name, (own, _) in rows_of(decoder, held)}
 
 
-def _rows_of(
+def rows_of(
     decoder: Decoder, held: Mapping[str, Slice], *, adapters: bool = False
 ) -> Iterator[tuple[str, tuple[Tensor, Box]]]:
     """What this rank has of each tensor by Hugging Face name, and where in the whole tensor it lies; with
@@ -130,6 +134,9 @@ def _rows_of(
         places = places_in_stack(stored, own.shape, first=number)
         if places is not None:
             yield from ((name, (own[place], box_of(held[name]))) for name, place in places)
+        elif stored.startswith(TOWER):
+            if isinstance(tensor, nn.Parameter):
+                yield stored, (own, tuple(slice(0, size) for size in own.shape))
         elif len(own):
             rows, *others = box_of(held[stored])
             at = rows.start + first
@@ -142,6 +149,9 @@ def purposes(decoder: Decoder, shape: Shape, lora: Lora | None = None) -> dict[s
     of_tensor = {tensor.name: gradient_purpose(tensor, tied=shape.tied) for tensor in tensors}
     found: dict[str, Purpose] = {}
     for name, parameter in decoder.trained_parameters():
+        if name.startswith(TOWER):
+            found[name] = Purpose.TOWER_GRADIENTS
+            continue
         places = places_in_stack(name, parameter.shape)
         found[name] = of_tensor[places[0][0] if places else name]
     return found
@@ -161,6 +171,14 @@ def whole_weights(
     meant = on_meta(decoder.architecture, dtype).named_hf_parameters()
     wanted = ((tensors[name], weight.dtype) for name, weight in meant)
     yield from _whole(_Held(decoder, at), shape, groups, wanted)
+    for name, weight in tower_of(decoder).items():
+        yield name, at(weight)
+
+
+def tower_of(decoder: Decoder) -> dict[str, Tensor]:
+    """Weights of a vision tower that is trained, which every rank has whole: the live tensors."""
+    held = decoder.named_parameters()
+    return {name: weight.detach() for name, weight in held if name.startswith(TOWER)}
 
 
 def whole_adapters(

@@ -133,12 +133,11 @@ class _Run:
             found = self._decoder.logprobs(batch, **options)
             self.findings.count(place, self._layers[0], found.router_load)
             return found
-        packing, load = self._decoder.pack(batch)
+        packing, load = self._decoder.pack(batch, self._layers[stage])
         shared, backbone = self._ends.share(packing), self._decoder.model
-        if given is None:
-            hidden_SH = self._ends.embed(shared, backbone.embed_tokens.weight)
-        else:
-            hidden_SH = self._taken(given, load)
+        hidden_SH = (
+            backbone.embed(shared, self._ends) if given is None else self._taken(given, load)
+        )
         hidden_SH = backbone.run_layers(self._layers[stage], hidden_SH, shared, load)
         self.findings.count(place, self._layers[stage], load)
         if stage < last:

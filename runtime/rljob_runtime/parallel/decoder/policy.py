@@ -22,6 +22,7 @@ from rljob_runtime.models.lora import add_adapters, drawn
 from rljob_runtime.parallel.decoder.context_attention import RingAttention, UlyssesAttention
 from rljob_runtime.parallel.decoder.expert_layers import experts_by_features, experts_by_number
 from rljob_runtime.parallel.decoder.parameters import (
+    HOST,
     cut_parameters,
     fill_adapters,
     held_slices,
@@ -46,6 +47,7 @@ def load_parallel(
     scores: bool = False,
     lora: Lora | None = None,
     seed: int = 0,
+    device: torch.device = HOST,
 ) -> Decoder:
     """This rank's part of a Hugging Face directory's model. Holds it and, while it loads, one slice more.
 
@@ -62,7 +64,7 @@ def load_parallel(
     shape = shape.scorer() if scores else shape
     if lora is not None:
         add_adapters(decoder, lora)
-    parallelize(decoder, shape, groups, lora)
+    parallelize(decoder, shape, groups, lora, device=device)
     share_weights(decoder, groups, dtype=dtype)
     own = held_slices(shape, groups.grid, groups.rank, lora)
     load_slices(decoder, path, shape, own)
@@ -71,15 +73,21 @@ def load_parallel(
 
 
 def parallelize(
-    decoder: Decoder, shape: Shape, groups: ProcessGroups, lora: Lora | None = None
+    decoder: Decoder,
+    shape: Shape,
+    groups: ProcessGroups,
+    lora: Lora | None = None,
+    *,
+    device: torch.device = HOST,
 ) -> None:
-    """Make a whole decoder this rank's part of it, uninitialised.
+    """Make a whole decoder this rank's part of it, uninitialised on `device`.
 
     decoder: of `on_meta`. shape: of the same model, and one that the degrees fit
     (`rljob_api.check.shape_rules`). lora: of its adapters.
     """
     keep_stages(decoder, groups.grid.part(shape, groups.rank))
-    cut_parameters(decoder, held_slices(shape, groups.grid, groups.rank, lora))
+    held = held_slices(shape, groups.grid, groups.rank, lora)
+    cut_parameters(decoder, held, device=device)
     share_matrices(decoder, groups)
     share_experts(decoder, groups)
     share_attention(decoder, groups)

@@ -36,14 +36,25 @@ class SharedEnds:
         self.held = VocabularyShare.of(vocabulary, self._tensor)
 
     def share(self, packing: Packing) -> Packing:
-        """Tokens and positions of this context rank, padding as token 0 at position 0."""
+        """Tokens and positions of this context rank, padding as token 0 at position 0; and what a vision
+        tower gave the tokens of this rank's hidden states, and their routes."""
         share = self.share_of(packing.segments)
         places_u = torch.tensor(share.places, dtype=torch.int64, device=packing.tokens_U.device)
         padding = (0, share.inside - len(share.places))
+        axes = (0, 0) * (packing.positions_U.ndim - 1)
+        pictured = packing.pictured
+        if pictured is not None:
+            row_of_U = torch.full_like(packing.tokens_U, -1)
+            own = places_u[share.outside.start : share.outside.stop]
+            row_of_U[own] = torch.arange(len(own), device=own.device)
+            pictured = pictured.cut(row_of_U)
+        routes = packing.routes_UMK
         return replace(
             packing,
+            routes_UMK=None if routes is None else _own_routes(routes, share, places_u),
             tokens_U=F.pad(packing.tokens_U[places_u], padding),
-            positions_U=F.pad(packing.positions_U[places_u], padding),
+            positions_U=F.pad(packing.positions_U[places_u], axes + padding),
+            pictured=pictured,
         )
 
     def embed(self, packing: Packing, weight_VH: Tensor) -> Tensor:
@@ -111,3 +122,11 @@ class SharedEnds:
     def share_of(self, segments: Segments) -> TokenShare:
         """This rank's tokens of a batch."""
         return token_share(segments, self._place, self._degrees)
+
+
+def _own_routes(routes_UMK: Tensor, share: TokenShare, places_u: Tensor) -> Tensor:
+    """[P, M, K] → [S, M, K]. Padding goes to the first experts, K different ones."""
+    own = places_u[share.outside.start : share.outside.stop]
+    padding = torch.arange(routes_UMK.shape[2], device=own.device).to(routes_UMK.dtype)
+    padded = padding.expand(len(share.outside) - len(own), *routes_UMK.shape[1:])
+    return torch.cat([routes_UMK[own], padded])

@@ -1,12 +1,14 @@
-"""Where the dock's warehouses are now: on a cluster one may come back in another pod after it died.
+"""Where the dock's servers are now: on a cluster one may come back in another pod after it died.
 
 Given to every client and controller of a run. Ray restarts the actor and knows its node; the dock itself
 knows nothing of Ray and asks at each connection. Without Ray all are on one machine and stay there.
 """
 
+import contextlib
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rljob_runtime.dock.address import DockAddress
@@ -14,7 +16,7 @@ from rljob_runtime.dock.address import DockAddress
 FRESH_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
 UNKNOWN = ("", 0)
-"""In place of the address of a warehouse that nobody has asked yet."""
+"""In place of the address of a server that nobody has asked yet."""
 
 
 def own_host() -> str:
@@ -30,40 +32,71 @@ def warehouse_name(index: int) -> str:
     return f"warehouse-{index}"
 
 
+def controller_name(state: str) -> str:
+    """A controller's name, likewise."""
+    return f"controller-{state}"
+
+
 @dataclass(slots=True)
-class Warehouses:
-    """Where each of the run's warehouses was last. They are found by name: an actor that is made from
+class Servers:
+    """Where each of these servers was last, by its name. They are found by it: an actor that is made from
     handles of others cannot be started again once Ray's object store has lost its arguments. may_move: one
     that is started again may have another address."""
 
-    last: list[tuple[str, int]]
+    last: dict[str, tuple[str, int]]
     may_move: bool = True
-    asked: list[float] = field(default_factory=list)
+    asked: dict[str, float] = field(default_factory=dict)
 
-    def where(self, index: int) -> tuple[str, int]:
-        """Address of a warehouse; the last known one while it does not answer. Asks once a second at most."""
-        if not self.may_move:
-            return self.last[index]
-        self.asked = self.asked or [time.monotonic()] * len(self.last)
-        unknown = self.last[index] == UNKNOWN
-        if unknown or time.monotonic() - self.asked[index] > FRESH_SECONDS:
-            import ray
+    def where(self, name: str) -> tuple[str, int]:
+        """Address of one; the last known one while it does not answer."""
+        self.ask([name])
+        return self.last[name]
 
-            try:
-                answer = ray.get_actor(warehouse_name(index)).address.remote()
-                self.last[index] = ray.get(answer, timeout=ANSWER_SECONDS)
-            except (ray.exceptions.RayError, TimeoutError, ValueError):
-                pass  # being restarted, or dead for good
-            self.asked[index] = time.monotonic()
-        return self.last[index]
+    def ask(self, names: Iterable[str]) -> None:
+        """Learn where these are now, each once a second at most."""
+        now = time.monotonic()
+        old = [
+            name
+            for name in names
+            if self.last[name] == UNKNOWN or now - self.asked.setdefault(name, now) > FRESH_SECONDS
+        ]
+        if self.may_move and old:
+            self.last |= _answers(old)
+            self.asked |= dict.fromkeys(old, time.monotonic())
+
+
+def _answers(names: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Of actors with these names; without those that are just being started again, or dead for good."""
+    import ray
+
+    asked = {}
+    for name in names:
+        with contextlib.suppress(ValueError):
+            asked[ray.get_actor(name).address.remote()] = name
+    ended, _ = (
+        ray.wait([*asked], num_returns=len(asked), timeout=ANSWER_SECONDS) if asked else ([], 0)
+    )
+    found = {}
+    for answer in ended:
+        with contextlib.suppress(ray.exceptions.RayError):
+            found[asked[answer]] = ray.get(answer, timeout=ANSWER_SECONDS)
+    return found
 
 
 @dataclass(slots=True)
 class LiveAddress:
-    """The dock's address at the moment of each call. dock: as it was when the run began."""
+    """The dock's address at the moment of each call. dock: as it was when the run began. servers: all of
+    its."""
 
     dock: dict[str, Any] = field(repr=False)
-    warehouses: Warehouses
+    servers: Servers
+
+    @classmethod
+    def of(cls, dock: DockAddress, *, may_move: bool) -> "LiveAddress":
+        """From its address as the run begins."""
+        last = {warehouse_name(i): place for i, place in enumerate(dock.warehouses)}
+        last |= {controller_name(state): place for state, place in dock.controllers.items()}
+        return cls(dock.to_json(), Servers(last, may_move))
 
     @property
     def first(self) -> DockAddress:
@@ -71,5 +104,10 @@ class LiveAddress:
         return DockAddress.from_json(self.dock)
 
     def __call__(self) -> DockAddress:
-        places = [list(self.warehouses.where(i)) for i in range(len(self.warehouses.last))]
-        return DockAddress.from_json({**self.dock, "warehouses": places})
+        first, last = self.first, self.servers.last
+        self.servers.ask(last)
+        return replace(
+            first,
+            warehouses=tuple(last[warehouse_name(i)] for i in range(len(first.warehouses))),
+            controllers={state: last[controller_name(state)] for state in first.controllers},
+        )

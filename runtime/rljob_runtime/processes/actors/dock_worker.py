@@ -15,7 +15,7 @@ from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
-from rljob_runtime.processes.actors.addresses import Warehouses, own_host
+from rljob_runtime.processes.actors.addresses import Servers, own_host
 from rljob_runtime.processes.hangs.reporter import start_reporter
 
 
@@ -30,7 +30,7 @@ class WarehouseActor:
         capacity_bytes: int,
         shared_directory: str | None,
         pin_seconds: float,
-        warehouses: Warehouses | None,
+        warehouses: Servers | None,
         run: dict[str, Any],
         port: int,
     ) -> None:
@@ -72,7 +72,7 @@ class ControllerActor:
         *,
         state: str,
         graph: list[dict[str, Any]],
-        warehouses: Warehouses,
+        warehouses: Servers,
         lease_seconds: float,
         shared_directory: str | None,
         run: dict[str, Any],
@@ -100,6 +100,6 @@ class ControllerActor:
         return self._address
 
 
-def _places(warehouses: Warehouses) -> list[Callable[[], tuple[str, int]]]:
+def _places(warehouses: Servers) -> list[Callable[[], tuple[str, int]]]:
     """Where each warehouse is at the moment of a call."""
-    return [functools.partial(warehouses.where, index) for index in range(len(warehouses.last))]
+    return [functools.partial(warehouses.where, name) for name in warehouses.last]

@@ -21,10 +21,14 @@ from rljob_runtime.record.folders import Folder
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import (
     evaluation_states,
+    route_bytes,
     training_states,
     written_bytes,
 )
 from rljob_runtime.task.data.source import Prompt, PromptSource, suites_of
+from rljob_runtime.task.data.training_prompts import TrainingPrompts
+from rljob_runtime.task.pictures.picture_columns import picture_columns
+from rljob_runtime.task.pictures.processor import processor_of
 from rljob_runtime.task.tokenizer import load_tokenizer
 
 
@@ -34,15 +38,26 @@ class PromptFeeder:
     def __init__(self, job_json: str, model: Folder, base_dir: Path, dock: LiveAddress) -> None:
         start_reporter("feeder", dock.first)
         self._spec = ResolvedJob.model_validate_json(job_json).spec
-        evaluation = self._spec.evaluation
+        evaluation, folder = self._spec.evaluation, model.here()
+        tokenizer = load_tokenizer(folder)
+        self._processor = processor_of(self._spec, folder, tokenizer)
+        self._route_bytes = route_bytes(self._spec, folder)
         self._source = PromptSource(
             self._spec.data,
             batch=self._spec.batch,
-            tokenizer=load_tokenizer(model.here()),
+            tokenizer=tokenizer,
             seed=self._spec.seed,
             base_dir=base_dir,
             held_out=evaluation.prompts if evaluation else 0,
             suites=suites_of(evaluation),
+            processor=self._processor,
+            agent=self._spec.rollout.agent is not None,
+        )
+        self._training = TrainingPrompts(
+            self._source,
+            ahead=self._processor is not None,
+            end=self._spec.steps * self._spec.batch.global_batch_size,
+            timeout_seconds=self._spec.flow.stage_timeout_seconds,
         )
         self._dock = DockClient(dock, state="feed", owner="feeder")
         self._check_held_out()
@@ -53,12 +68,16 @@ class PromptFeeder:
         positions: of a training batch's prompts, where they are chosen; otherwise those of its step.
         """
         if batch.kind == "train":
-            at = self._source.train_at(positions, step=batch.draw) if positions else None
-            prompts, samples = (
-                at or self._source.train(batch.draw),
-                self._spec.batch.samples_per_prompt,
-            )
-            return self._put(batch, prompts, samples, version, training_states(self._spec))
+            sizes, states = self._spec.batch, training_states(self._spec)
+            size, samples = sizes.global_batch_size, sizes.samples_per_prompt
+            if positions:
+                prompts = self._training.at(positions, step=batch.draw)
+                return self._put(batch, prompts, samples, version, states)
+            first = (batch.draw - 1) * size
+            prompts = self._training.at(range(first, first + size))
+            rows = self._put(batch, prompts, samples, version, states)
+            self._training.prepare(first + size, size)
+            return rows
         evaluation = self._spec.evaluation
         assert evaluation is not None, "an evaluation batch without spec.evaluation"
         prompts = self._source.heldout(batch.suite)
@@ -69,25 +88,28 @@ class PromptFeeder:
     def feed_pool(self, now: Round, version: int) -> int:
         """Put a round's fresh groups behind those that went on; otherwise as `feed`."""
         sizes, rows = self._spec.batch, list[NewRow]()
-        prompts = self._source.train_at(now.fresh)
+        prompts = self._training.at(now.fresh)
         first = now.groups - len(now.fresh)
         for place, (position, prompt) in enumerate(zip(now.fresh, prompts, strict=True), first):
             columns = group_columns(prompt.token_ids, _task(prompt), position)
+            columns |= self._shown(prompt)
             samples = [OpenSample() for _ in range(sizes.samples_per_prompt)]
             rows += pool_rows(now.pool, place, columns, samples, version=version)
         total = now.groups * sizes.samples_per_prompt
         self._dock.put_rows(str(now.pool), rows, total=total, states=POOL_STATES)
+        self._prepare_behind(now.fresh)
         return len(rows)
 
     def feed_candidates(self, now: CandidateRound, version: int) -> int:
         """Put a round's prompts of dynamic sampling; otherwise as `feed`."""
         sizes, rows = self._spec.batch, list[NewRow]()
         states = evaluation_states(self._spec)
-        reserve = written_bytes(self._spec, states=states)
-        prompts = self._source.train_at(now.positions)
+        reserve = written_bytes(self._spec, states=states, route_bytes=self._route_bytes)
+        prompts = self._training.at(now.positions)
         asked = zip(now.groups, now.positions, prompts, strict=True)
         for place, position, prompt in asked:
             columns = group_columns(prompt.token_ids, _task(prompt), position)
+            columns |= self._shown(prompt)
             rows += [
                 NewRow(
                     uid=now.rows.row(place, sample),
@@ -100,6 +122,7 @@ class PromptFeeder:
                 for sample in range(sizes.samples_per_prompt)
             ]
         self._dock.put_rows(str(now.rows), rows, total=len(rows), states=states)
+        self._prepare_behind(now.positions)
         return len(rows)
 
     def drop(self, batch: BatchName) -> int:
@@ -133,12 +156,13 @@ class PromptFeeder:
         states: tuple[str, ...] | None,
     ) -> int:
         rows = []
-        reserve = written_bytes(self._spec, states=states)
+        reserve = written_bytes(self._spec, states=states, route_bytes=self._route_bytes)
         for number, prompt in enumerate(prompts):
             columns: dict[str, NDArray[Any]] = {
                 "prompt": np.asarray(prompt.token_ids, dtype=np.int32),
                 "task": np.frombuffer(_task(prompt), dtype=np.uint8),
             }
+            columns |= self._shown(prompt)
             rows += [
                 NewRow(
                     uid=batch.row(number, sample),
@@ -153,6 +177,15 @@ class PromptFeeder:
             ]
         self._dock.put_rows(str(batch), rows, total=len(rows), states=states)
         return len(rows)
+
+    def _prepare_behind(self, positions: Sequence[int]) -> None:
+        """Rounds go on where the last one ended, most often with as many prompts."""
+        if positions:
+            self._training.prepare(max(positions) + 1, len(positions))
+
+    def _shown(self, prompt: Prompt) -> dict[str, NDArray[Any]]:
+        """Columns of its pictures, in jobs that show any."""
+        return {} if self._processor is None else picture_columns(prompt.scaled)
 
 
 def _response(prompt: Prompt, sample: int) -> dict[str, NDArray[Any]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rljob_api.topology.devices import most_stale
 from rljob_api.topology.resolved import ResolvedJob
@@ -20,7 +21,9 @@ from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.processes.actors.addresses import LiveAddress
+from rljob_runtime.processes.actors.past_reports import PastReports
 from rljob_runtime.processes.hangs.reporter import start_reporter
+from rljob_runtime.prompts.passed_rows import passed_mark
 from rljob_runtime.prompts.pool_rows import VERSIONS
 from rljob_runtime.prompts.rounds import CandidateRound, Selected
 from rljob_runtime.prompts.selection import (
@@ -31,20 +34,25 @@ from rljob_runtime.prompts.selection import (
     has_signal,
     select_groups,
 )
-from rljob_runtime.record.event_types import Group, ShownResponse, Tokens
+from rljob_runtime.record.event_types import Group, ShownPicture, ShownResponse, Tokens
 from rljob_runtime.record.folders import Folder
+from rljob_runtime.record.shown_pictures import shown_pictures
 from rljob_runtime.record.shown_tokens import Response, shown_tokens
 from rljob_runtime.record.spans import Span, Work
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import (
     MODEL_SCORE,
     OUTCOME,
+    PASSED,
+    PICTURE_COLUMNS,
     RESPONSE_MASK,
+    ROUTES,
     evaluation_states,
     state_graph,
     written_bytes,
 )
 from rljob_runtime.task.environments.game_columns import outcome_of
+from rljob_runtime.task.pictures.picture_columns import pixels_in
 from rljob_runtime.task.rewards.model_score import with_score
 from rljob_runtime.task.rewards.requests import last_turn
 from rljob_runtime.task.rewards.scorer_pool import (
@@ -56,7 +64,10 @@ from rljob_runtime.task.rewards.scorer_pool import (
 from rljob_runtime.task.tokenizer import cut_at_stop, load_tokenizer
 
 SHOWN_GROUPS = 3
-CLAIM_GROUPS = 32
+CLAIM_ROWS = 32
+"""At a time; of larger groups, one."""
+OF_OUTCOMES = ("environment", "agent")
+"""Types of rewards that a sample's outcome has; a job has one of them at most."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,10 +119,12 @@ class RewardWorker:
         self._primary = spec.rewards[0]
         self._tokenizer = load_tokenizer(model.here())
         self._model = next((r for r in spec.rewards if r.type == "model"), None)
-        self._game = next((r for r in spec.rewards if r.type == "environment"), None)
-        rules = [reward for reward in spec.rewards if reward.type not in ("model", "environment")]
+        self._outcome = next((r for r in spec.rewards if r.type in OF_OUTCOMES), None)
+        found = ("model", *OF_OUTCOMES)  # with the sample
+        rules = [reward for reward in spec.rewards if reward.type not in found]
         self._pool = RewardPool(rules, spec.data, processes=processes_of(rules), base_dir=base_dir)
         self._dock = DockClient(dock, state="reward", owner=f"reward-{index}")
+        self._past = PastReports.of(spec)
 
     def _facts(self) -> dict[str, Any]:
         """What is told of this worker when the run hangs; asked in another thread."""
@@ -126,7 +139,7 @@ class RewardWorker:
             with work.waiting():
                 claim = self._dock.claim(
                     str(batch),
-                    limit=CLAIM_GROUPS,
+                    limit=CLAIM_ROWS,
                     whole_groups=True,
                     timeout_seconds=self._timeout,
                 )
@@ -135,7 +148,11 @@ class RewardWorker:
                 self._score_rows(claim.rows, report)
                 report.span = work.span()
             if claim.done:
-                return report
+                return self._past.keep("reward", batch, report)
+
+    def past_report(self, stage: str, batch: BatchName) -> object:
+        """What it reported of a batch, once what it was asked before has ended. Raises WorkerError."""
+        return self._past.get(stage, batch)
 
     def select(self, now: CandidateRound) -> RewardReport:
         """Score a round of candidates, and put groups into the step's batch and the next one's."""
@@ -145,7 +162,7 @@ class RewardWorker:
             with work.waiting():
                 claim = self._dock.claim(
                     str(now.rows),
-                    limit=CLAIM_GROUPS,
+                    limit=CLAIM_ROWS,
                     whole_groups=True,
                     timeout_seconds=self._timeout,
                 )
@@ -166,7 +183,7 @@ class RewardWorker:
             self._put(now.next_batch, 0, [scored[i] for i in chosen.left_over])
         report.selected = chosen.at([group.position for group in scored])
         report.span = work.span()
-        return report
+        return self._past.keep("reward", now.rows, report)
 
     def _last(self, scored: Sequence[ScoredGroup], now: CandidateRound) -> set[int]:
         """Those that no later step can take: all of the last step, and what is too old by the next one."""
@@ -176,14 +193,19 @@ class RewardWorker:
         return {i for i, group in enumerate(scored) if group.oldest < oldest}
 
     def _score_candidate(self, rows: Sequence[RowMeta], report: RewardReport) -> ScoredGroup:
-        carried = [*ROW_COLUMNS, *self._mask, *self._versions]
+        routes = [ROUTES] if self._spec.update.router_replay else []
+        carried = [*ROW_COLUMNS, *self._mask, *routes, *self._versions]
         columns = self._dock.read(rows, [*GROUP_COLUMNS, *carried])
+        of_group = {name: columns[name].row(0).copy() for name in GROUP_COLUMNS}
+        if self._spec.model.vision is not None:
+            shown = self._dock.read(rows[:1], PICTURE_COLUMNS)
+            of_group |= {name: shown[name].row(0).copy() for name in PICTURE_COLUMNS}
         results = self._score_group(rows, report)  # which frees the rows
         rewards = [result.total for result in results]
         passes = [self._passed(result) for result in results]
         return ScoredGroup(
             rows=rows,
-            shared={name: columns[name].row(0).copy() for name in GROUP_COLUMNS},
+            shared=of_group,
             columns=[
                 {name: columns[name].row(i).copy() for name in carried} for i in range(len(rows))
             ],
@@ -220,9 +242,11 @@ class RewardWorker:
             self._score_group(list(members), report)
 
     def _score_group(self, rows: Sequence[RowMeta], report: RewardReport) -> list[RewardResult]:
-        scored = [MODEL_SCORE] * (self._model is not None) + [OUTCOME] * (self._game is not None)
-        told = report.token_columns if len(report.shown) < SHOWN_GROUPS else ()
+        scored = [MODEL_SCORE] * (self._model is not None) + [OUTCOME] * (self._outcome is not None)
+        is_shown = len(report.shown) < SHOWN_GROUPS
+        told = report.token_columns if is_shown else ()
         columns = self._dock.read(rows, ["task", "response", *self._mask, *scored, *told])
+        pictures = self._pictures(rows[0]) if is_shown else None  # before the rows are freed
         requests = []
         for i in range(len(rows)):
             task = json.loads(columns["task"].row(i).tobytes())
@@ -241,22 +265,30 @@ class RewardWorker:
                 with_score(result, self._model, score)
                 for result, score in zip(results, scores, strict=True)
             ]
-        if self._game is not None:
+        if self._outcome is not None:
             outcomes = [outcome_of(row.tobytes()) for row in columns[OUTCOME].rows()]
             results = [
-                with_score(result, self._game, reward, error=error)
+                with_score(result, self._outcome, reward, error=error)
                 for result, (reward, error) in zip(results, outcomes, strict=True)
             ]
-        self._dock.write(
-            rows,
-            {
-                "reward": Ragged.from_rows(
-                    [np.asarray([result.total], dtype=np.float32) for result in results]
-                )
-            },
-        )
-        self._add(rows, requests, results, columns, report)
+        noted: dict[str, list[NDArray[Any]]] = {
+            "reward": [np.asarray([result.total], dtype=np.float32) for result in results]
+        }
+        if self._spec.data.difficulty_filter is not None:
+            noted[PASSED] = [
+                passed_mark(passed=self._passed(result), failed=bool(result.errors))
+                for result in results
+            ]
+        self._dock.write(rows, {name: Ragged.from_rows(each) for name, each in noted.items()})
+        self._add(rows, requests, results, columns, report, pictures=pictures)
         return results
+
+    def _pictures(self, row: RowMeta) -> list[ShownPicture] | None:
+        """What is shown of those of the row's prompt; None where it has none."""
+        if self._spec.model.vision is None:
+            return None
+        found = self._dock.read([row], PICTURE_COLUMNS)
+        return shown_pictures(pixels_in({name: found[name].row(0) for name in found})) or None
 
     def _add(
         self,
@@ -265,8 +297,10 @@ class RewardWorker:
         results: Sequence[RewardResult],
         columns: Mapping[str, Ragged],
         report: RewardReport,
+        *,
+        pictures: list[ShownPicture] | None,
     ) -> None:
-        """Add one group's results."""
+        """Add one group's results. pictures: of its prompt, where it is shown."""
         for row, result in zip(rows, results, strict=True):
             report.totals.append(result.total)
             report.passes.append(float(self._passed(result)))
@@ -299,7 +333,9 @@ class RewardWorker:
             )
         ]
         asked = requests[0]
-        report.shown.append(Group(prompt=asked.prompt, answer=asked.answer, responses=responses))
+        report.shown.append(
+            Group(prompt=asked.prompt, pictures=pictures, answer=asked.answer, responses=responses)
+        )
 
     def _response(self, row: RowMeta, i: int, columns: Mapping[str, Ragged]) -> Response:
         ids = columns["response"].row(i).tolist()

@@ -1,10 +1,11 @@
 """Everything that the report shows of a run, as one JSON-able document. Pure; `report` writes it."""
 
+import re
 import time
 from dataclasses import asdict
 from typing import Any
 
-from rljob_runtime.record.event_types import Group
+from rljob_runtime.record.event_types import Group, ShownPicture
 from rljob_runtime.record.events import plain
 from rljob_runtime.report.display.alarms import alarm_rows
 from rljob_runtime.report.display.busy import busy_workers
@@ -26,8 +27,11 @@ from rljob_runtime.report.display.wording import (
     left_out_text,
     one_line,
     percent,
+    recovery_text,
+    replicas_text,
     resize_text,
     seconds_of,
+    straggler_text,
     suite_rows,
 )
 
@@ -36,6 +40,8 @@ MAX_TEXT = 4000
 MAX_NOTICES = 200
 NO_BREAK = "\N{NO-BREAK SPACE}"
 SHOWN_OPERATORS = 3
+BASE64 = re.compile(r"[A-Za-z0-9+/]{1,16384}={0,2}")
+"""Of a picture: no more than a log has of it."""
 Document = dict[str, Any]
 
 
@@ -203,9 +209,19 @@ def _group(group: Group) -> Document:
     ranked = sorted(responses, key=lambda r: -_rank(r["reward"]))
     return {
         "prompt": _cut(group.prompt),
+        "pictures": [_picture(picture) for picture in group.pictures or ()],
         "answer": None if group.answer is None else _cut(group.answer),
         "responses": ranked,
     }
+
+
+def _picture(picture: ShownPicture) -> Document:
+    """Its sizes and, where it is shown, its address, which is never another than its own bytes."""
+    content = picture.content or ""
+    known = picture.format is not None and BASE64.fullmatch(content) is not None
+    address = f"data:image/{picture.format};base64,{content}" if known else None
+    width, height = max(1, picture.width), max(1, picture.height)
+    return {"width": width, "height": height, "address": address}
 
 
 def _rank(reward: object) -> float:
@@ -238,7 +254,7 @@ def profiles(history: RunHistory) -> list[Document]:
 
 
 def notices(history: RunHistory) -> list[Document]:
-    """Warnings, failed rewards and changes of the rollout devices, the latest ones."""
+    """Warnings, failed rewards, deaths, slowness and changes of the devices, the latest ones."""
     shown = [
         {"step": event.step, "kind": event.kind, "text": event.message, "count": 1}
         for event in history.warnings
@@ -246,6 +262,19 @@ def notices(history: RunHistory) -> list[Document]:
     shown += [
         {"step": event.step, "kind": "resize", "text": resize_text(event), "count": 1}
         for event in history.resizes
+    ]
+    shown += [
+        {"step": event.step, "kind": "recovery", "text": recovery_text(event), "count": 1}
+        for event in history.recoveries
+    ]
+    shown += [
+        {"step": event.step, "kind": "replicas", "text": replicas_text(event), "count": 1}
+        for event in history.replicas
+        if event.step or event.left_out  # that all train is no news at the beginning
+    ]
+    shown += [
+        {"step": event.step, "kind": "straggler", "text": straggler_text(event), "count": 1}
+        for event in history.stragglers
     ]
     shown += [
         {

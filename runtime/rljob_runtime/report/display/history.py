@@ -24,6 +24,8 @@ from rljob_runtime.record.event_types import (
     PhaseEvent,
     ProfileEvent,
     ProgressEvent,
+    RecoveryEvent,
+    ReplicasEvent,
     ReshardEvent,
     ResizeEvent,
     RewardErrorEvent,
@@ -31,6 +33,7 @@ from rljob_runtime.record.event_types import (
     RunStartedEvent,
     SetFigures,
     StepEvent,
+    StragglerEvent,
     WarningEvent,
 )
 from rljob_runtime.record.events import events_in, lines_until, uncollected
@@ -98,6 +101,9 @@ class RunHistory:
     checkpoints: dict[int, CheckpointEvent] = field(default_factory=dict)
     profiles: list[ProfileEvent] = field(default_factory=list)
     resizes: list[ResizeEvent] = field(default_factory=list)
+    recoveries: list[RecoveryEvent] = field(default_factory=list)
+    replicas: list[ReplicasEvent] = field(default_factory=list)
+    stragglers: list[StragglerEvent] = field(default_factory=list)
     warnings: list[WarningEvent | HangEvent] = field(default_factory=list)
     reward_errors: list[RewardErrorEvent] = field(default_factory=list)
     alarms: list[AlarmEvent] = field(default_factory=list)
@@ -173,6 +179,14 @@ class RunHistory:
                 if event.rolled_back_to is not None:
                     self._go_back(event.rolled_back_to)
                 self.alarms.append(event)
+            case RecoveryEvent():
+                if event.rolled_back_to is not None:
+                    self._go_back(event.rolled_back_to)
+                self.recoveries.append(event)
+            case ReplicasEvent():
+                self.replicas.append(event)
+            case StragglerEvent():
+                self.stragglers.append(event)
             case RunFinishedEvent():
                 self.finished = event
 
@@ -254,6 +268,7 @@ class RunHistory:
         self.warnings = [e for e in self.warnings if (e.step or 0) <= to]
         self.reward_errors = [e for e in self.reward_errors if e.step <= to]
         self.resizes = [e for e in self.resizes if e.step <= to]
+        self.stragglers = [e for e in self.stragglers if e.step <= to]
         self.profiles = [e for e in self.profiles if e.step <= to]
         self.best = [e for e in self.best if e.step <= to]
         self.alarms = [e for e in self.alarms if e.step <= to or e.rolled_back_to is not None]
@@ -262,6 +277,20 @@ class RunHistory:
         """Alarms that were raised and not cleared, the last one of each name."""
         last = {event.alarm: event for event in self.alarms}
         return [event for event in last.values() if event.state == "raised"]
+
+    def slow_devices(self) -> list[StragglerEvent]:
+        """What was told of devices that are slow now; each process of a run begins with none."""
+        last = {
+            (event.state, *event.devices): event
+            for event in self.stragglers
+            if event.time >= self.started.time
+        }
+        return [event for event in last.values() if event.status == "slow"]
+
+    def left_out(self) -> ReplicasEvent | None:
+        """What was told last of devices that training goes on without, while it does."""
+        last = self.replicas[-1] if self.replicas else None
+        return last if last is not None and last.left_out else None
 
     @property
     def name(self) -> str:

@@ -20,8 +20,12 @@ from rljob_runtime.report.display.wording import (
     metric_of,
     one_line,
     percent,
+    prompt_text,
+    recovery_text,
+    replicas_text,
     seconds_of,
     sparkline,
+    straggler_text,
 )
 
 PHASE_STYLES = {
@@ -54,6 +58,11 @@ METRICS: tuple[
     ("staleness, tokens", "staleness/tokens", figure),
     ("groups going on", "partial_rollout/going_on", count),
 )
+OF_PICTURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("pictures/s", "pictures_per_second", figure),
+    ("picture tokens/s", "picture_tokens_per_second", count),
+)
+"""A line more, in jobs that show any."""
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 NUMBER_WIDTH = 30
 SPARK_WIDTH = 16
@@ -149,9 +158,11 @@ def metrics(history: RunHistory, palette: Palette, *, width: int) -> list[Render
         lines.append(text.append("  " + course, style=palette.accent))
     columns = 2 if width >= 2 * NUMBER_WIDTH + 10 else 1
     spark = max(0, min(SPARK_WIDTH, (width - 4) // columns - NUMBER_WIDTH))
-    for first in range(0, len(METRICS), columns):
+    shows_pictures = metric_of(history, OF_PICTURES[0][1]) is not None
+    table = METRICS + OF_PICTURES * shows_pictures
+    for first in range(0, len(table), columns):
         line = Text()
-        for label, name, text_of in METRICS[first : first + columns]:
+        for label, name, text_of in table[first : first + columns]:
             value = metric_of(history, name)
             shown = "–" if value is None else text_of(value)
             course = sparkline(history.series(name), spark, ascii_only=palette.ascii_only)
@@ -223,8 +234,14 @@ def alarms(history: RunHistory, width: int) -> list[RenderableType]:
 
 
 def warnings(history: RunHistory, width: int) -> list[RenderableType]:
-    """The last two warnings, and how many rewards failed."""
+    """The last two warnings, who is slow or left out, the last death, and how many rewards failed."""
     texts = [event.message for event in history.warnings[-2:]]
+    texts += [straggler_text(event) for event in history.slow_devices()[-2:]]
+    if away := history.left_out():
+        texts.append(replicas_text(away))
+    if history.recoveries:
+        last_death = recovery_text(history.recoveries[-1])
+        texts.append(f"{len(history.recoveries)} recoveries; last: {last_death}")
     if history.reward_errors:
         last = history.reward_errors[-1]
         texts.append(f"{history.errors()} rewards failed; last: {last.reward}: {last.message}")
@@ -243,7 +260,7 @@ def samples(
     take = min(MAX_SAMPLES, height - 1, len(ranked))
     chosen = ranked[: (take + 1) // 2] + ranked[len(ranked) - take // 2 :]
     # The end of a prompt tells more than its start, where worked examples stand.
-    prompt = one_line(group.prompt.strip())
+    prompt = prompt_text(group)
     room = max(width - 20, 8)
     prompt = prompt if len(prompt) <= room else "…" + prompt[1 - room :]
     title = Text().append(f"{'sample prompt':<20}", style="dim").append(prompt)

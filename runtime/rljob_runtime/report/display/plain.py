@@ -12,11 +12,14 @@ from rljob_runtime.record.event_types import (
     Event,
     HangEvent,
     ProgressEvent,
+    RecoveryEvent,
+    ReplicasEvent,
     ResizeEvent,
     RewardErrorEvent,
     RunFinishedEvent,
     RunStartedEvent,
     StepEvent,
+    StragglerEvent,
     WarningEvent,
 )
 from rljob_runtime.report.display.history import RunHistory
@@ -31,8 +34,11 @@ from rljob_runtime.report.display.wording import (
     metric_of,
     one_line,
     percent,
+    recovery_text,
+    replicas_text,
     resize_text,
     seconds_of,
+    straggler_text,
     summary_rows,
 )
 
@@ -46,6 +52,8 @@ STEP_COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("mismatch", "mismatch/kl", figure),
     ("stale", "staleness", figure),
     ("tok/s", "tokens_per_second", count),
+    ("pictures/s", "pictures_per_second", figure),
+    ("picture tok/s", "picture_tokens_per_second", count),
 )
 
 
@@ -105,6 +113,16 @@ class PlainDisplay:
                 return f"checkpoint of step {event.step}: {event.path}"
             case ResizeEvent():
                 return resize_text(event)
+            case RecoveryEvent():
+                return recovery_text(event)
+            case ReplicasEvent():
+                return replicas_text(event)
+            case StragglerEvent():
+                return (
+                    f"warning: {straggler_text(event)}"
+                    if event.status == "slow"
+                    else straggler_text(event)
+                )
             case BestEvent():
                 return f"best checkpoint so far: {best_text(event)}"
             case AlarmEvent():

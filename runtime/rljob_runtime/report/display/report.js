@@ -230,8 +230,29 @@ function tokenLine({ ids, texts, logprobs, version, versions }, length) {
   return line;
 }
 
+const PICTURE_SIDE = 256, SMALL_SIDE = 128;
+
+// A picture with its size under it. Small ones are shown larger, a whole number of times, each pixel sharp.
+function pictureOf({ width, height, address }, i, all) {
+  const name = `${all.length > 1 ? `Picture ${i + 1}` : "Picture"}, ${width} × ${height}`;
+  const longest = Math.max(width, height);
+  const times = longest > PICTURE_SIDE ? PICTURE_SIDE / longest : Math.max(1, Math.floor(SMALL_SIDE / longest));
+  const figure = make("figure", "", make("figcaption", "under", address ? name : `${name}: not recorded`));
+  if (!address) return figure;
+  const image = make("img", times > 1 ? "sharp" : "");
+  [image.width, image.height] = [width, height].map((side) => Math.max(1, Math.round(side * times)));
+  image.alt = name;
+  image.src = address;
+  figure.prepend(image);
+  return figure;
+}
+
 function showGroup(group) {
   const prompt = make("div", "prompt", make("div", "label", "Prompt"), make("div", "mono text", group.prompt));
+  if (group.pictures.length) {
+    const label = group.pictures.length > 1 ? "Pictures" : "Picture";
+    prompt.prepend(make("div", "label", label), make("div", "pictures", ...group.pictures.map(pictureOf)));
+  }
   if (group.answer !== null) prompt.append(make("div", "label", "Answer"), make("div", "mono text", group.answer));
   const rewards = group.responses.map((response) => response.reward).filter((reward) => reward !== null);
   const low = Math.min(...rewards), high = Math.max(...rewards);

@@ -7,7 +7,7 @@ import math
 import statistics
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from rljob_api.spec.problems import InvalidJob
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.event_types import (
     AlarmEvent,
+    EvaluationEvent,
     Event,
     InFlightEvent,
     PhaseEvent,
@@ -29,6 +30,7 @@ from rljob_runtime.record.event_types import (
 )
 from rljob_runtime.record.events import events_in
 from rljob_runtime.report.display.history import RunHistory, gain95
+from rljob_runtime.report.display.paired import Paired, over_pairs, over_prompts
 from rljob_runtime.report.display.totals import number
 from rljob_runtime.report.display.wording import figure, percent, seconds_of
 
@@ -75,7 +77,8 @@ def _places(*names: str) -> dict[str, int]:
 @dataclass(slots=True)
 class Run:
     """A run's folder, read. spec: its job's fields as `path → value`. Of all steps: metrics; seconds, of
-    phases and of the `step`; in_flight, seconds by the row of the phases."""
+    phases and of the `step`; in_flight, seconds by the row of the phases; digests of the prompts, where told,
+    and each prompt's reward. held_out: each held-out prompt's accuracy, by the evaluation's step."""
 
     name: str
     log: Path
@@ -84,6 +87,9 @@ class Run:
     metrics: dict[int, Row] = field(default_factory=dict)
     seconds: dict[int, Row] = field(default_factory=dict)
     in_flight: dict[int, Row] = field(default_factory=dict)
+    prompts: dict[int, str] = field(default_factory=dict)
+    rewards: dict[int, Sequence[float]] = field(default_factory=dict)
+    held_out: dict[int, Sequence[float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path) -> "Run":
@@ -122,6 +128,13 @@ class Run:
             if isinstance(event, StepEvent):
                 self.metrics[event.step] = Row(event.metrics)
                 self.seconds[event.step] = Row({"step": event.seconds} | event.phases)
+                if event.digest and event.prompt_rewards:
+                    self.prompts[event.step] = event.digest.prompts
+                    self.rewards[event.step] = _values(event.prompt_rewards)
+                    event = replace(event, prompt_rewards=None)
+            elif isinstance(event, EvaluationEvent) and event.prompt_accuracies:
+                self.held_out[event.step] = _values(event.prompt_accuracies)
+                event = replace(event, prompt_accuracies=None)
             elif isinstance(event, InFlightEvent):
                 told = {name: getattr(event, key) for name, key in IN_FLIGHT.items()}
                 self.in_flight[event.step] = Row(told)
@@ -130,7 +143,9 @@ class Run:
                 self._forget(after=self.history.step)
 
     def _forget(self, *, after: int) -> None:
-        for by_step in (self.metrics, self.seconds, self.in_flight):
+        for by_step in (
+            self.metrics, self.seconds, self.in_flight, self.prompts, self.rewards, self.held_out,
+        ):  # fmt: skip
             for step in [step for step in by_step if step > after]:
                 del by_step[step]
 
@@ -149,7 +164,7 @@ class MetricDiff:
 @dataclass(frozen=True, slots=True)
 class AccuracyDiff:
     """Held-out accuracies (0–1) at a step that both were evaluated at, and their difference with its 95 %
-    interval, taken as independent samples."""
+    interval. paired: over the same prompts; otherwise taken as independent samples."""
 
     step: int
     a: float
@@ -157,6 +172,18 @@ class AccuracyDiff:
     gain: float
     low: float
     high: float
+    paired: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedDiff:
+    """What a change does to a figure, over the same prompts. steps: at which it was compared; each: at each
+    of them. all: over all of these steps, a prompt of a step counting once."""
+
+    figure: str
+    steps: list[int]
+    each: list[Paired]
+    all: Paired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,10 +199,12 @@ class RunDiff:
     metrics: list[MetricDiff]
     phases: dict[str, tuple[float, float]]
     accuracies: list[AccuracyDiff]
+    paired: list[PairedDiff] = field(default_factory=list)
 
 
-def diff_runs(a: Run, b: Run) -> RunDiff:
-    """Compare run b with run a."""
+def diff_runs(a: Run, b: Run, others: Sequence[tuple[Run, Run]] = ()) -> RunDiff:
+    """Compare run b with run a. others: more pairs that differ in the same, each with a seed of its own,
+    which count in what is paired."""
     both = sorted(a.metrics.keys() & b.metrics.keys())
     averaged = both[len(both) - max(1, min(LAST_STEPS, len(both) // 4)) :] if both else []
     return RunDiff(
@@ -186,7 +215,8 @@ def diff_runs(a: Run, b: Run) -> RunDiff:
         averaged=len(averaged),
         metrics=list(_metrics(a.metrics, b.metrics, both, averaged)),
         phases=_phases(a, b, averaged),
-        accuracies=list(_accuracies(a.history, b.history)),
+        accuracies=list(_accuracies(a, b)),
+        paired=list(_paired([(a, b), *others])),
     )
 
 
@@ -206,8 +236,25 @@ def diff_json(diff: RunDiff) -> dict[str, Any]:
             n: {"a": _finite(x), "b": _finite(y)} for n, (x, y) in diff.phases.items()
         },
         "evaluations": [
-            {"step": e.step, "a": e.a, "b": e.b, "gain": e.gain, "interval95": [e.low, e.high]}
+            {
+                "step": e.step,
+                "a": e.a,
+                "b": e.b,
+                "gain": e.gain,
+                "interval95": [e.low, e.high],
+                "paired": e.paired,
+            }
             for e in diff.accuracies
+        ],
+        "paired": [
+            {
+                "figure": p.figure,
+                **_paired_json(p.all),
+                "steps": [
+                    {"step": s, **_paired_json(x)} for s, x in zip(p.steps, p.each, strict=True)
+                ],
+            }
+            for p in diff.paired
         ],
     }
 
@@ -229,6 +276,11 @@ def diff_tables(diff: RunDiff) -> Iterator[RenderableType]:
         (name, seconds_of(x), seconds_of(y), _ratio(x, y)) for name, (x, y) in diff.phases.items()
     ]
     yield _table(f"seconds a step: {steps}", ("phase", *heads, "B ÷ A"), times, "no step in common")
+    paired = [row for found in diff.paired for row in _paired_rows(found)]
+    paired_columns = ("figure", "B − A", "95 % interval", "over")
+    yield _table(
+        "the same prompts", paired_columns, paired, "no step with the same prompts after they part"
+    )
     columns = ("evaluation", *heads, "B − A", "95 % interval")
     accuracies = [_accuracy_row(found) for found in diff.accuracies]
     yield _table("held-out accuracy", columns, accuracies, "no evaluation of the same step in both")
@@ -273,10 +325,81 @@ def _phases(a: Run, b: Run, averaged: list[int]) -> dict[str, tuple[float, float
     return {name: (_mean(x), _mean(y)) for name, (x, y) in found.items() if x or y}
 
 
-def _accuracies(a: RunHistory, b: RunHistory) -> Iterator[AccuracyDiff]:
-    for step in sorted(a.evaluations.keys() & b.evaluations.keys()):
-        of_a, of_b = a.evaluations[step], b.evaluations[step]
-        yield AccuracyDiff(step, of_a.accuracy, of_b.accuracy, *gain95(of_a, of_b))
+def _accuracies(a: Run, b: Run) -> Iterator[AccuracyDiff]:
+    same = _same_held_out(a, b)
+    for step in sorted(a.history.evaluations.keys() & b.history.evaluations.keys()):
+        of_a, of_b = a.history.evaluations[step], b.history.evaluations[step]
+        found = over_prompts(a.held_out.get(step, ()), b.held_out.get(step, ())) if same else None
+        gain = gain95(of_a, of_b)
+        if found is not None and found.n > 1:
+            gain = found.gain, found.low, found.high
+        paired = found is not None and found.n > 1
+        yield AccuracyDiff(step, of_a.accuracy, of_b.accuracy, *gain, paired=paired)
+
+
+def _same_held_out(a: Run, b: Run) -> bool:
+    """Whether both were evaluated on the same prompts."""
+    decides = ("spec.data", "spec.evaluation.prompts", "spec.seed", "spec.batch.maxPromptLength")
+    paths = {path for run in (a, b) for path in run.spec if path.startswith(decides)}
+    return bool(paths) and all(a.spec.get(path) == b.spec.get(path) for path in paths)
+
+
+def _paired(pairs: Sequence[tuple[Run, Run]]) -> Iterator[PairedDiff]:
+    """Of the rewards of steps, and of held-out accuracies, after the pairs' runs parted."""
+    steps: dict[int, list[tuple[Sequence[float], Sequence[float]]]] = {}
+    held_out: dict[int, list[tuple[Sequence[float], Sequence[float]]]] = {}
+    for a, b in pairs:
+        for step in sorted(a.rewards.keys() & b.rewards.keys()):
+            if a.prompts[step] == b.prompts[step]:
+                steps.setdefault(step, []).append((a.rewards[step], b.rewards[step]))
+        if _same_held_out(a, b):
+            for step in sorted(a.held_out.keys() & b.held_out.keys()):
+                held_out.setdefault(step, []).append((a.held_out[step], b.held_out[step]))
+    for name, by_step in (("reward", steps), ("held-out accuracy", held_out)):
+        parted = next((s for s in sorted(by_step) if any(x != y for x, y in by_step[s])), None)
+        later = {s: v for s, v in sorted(by_step.items()) if parted is not None and s >= parted}
+        whole = {s: v for s, v in later.items() if len(v) == len(pairs)}
+        each = {s: found for s, values in whole.items() if (found := _gain(values)) is not None}
+        if each:
+            joined = [
+                tuple([x for s in each for x in whole[s][pair][side]] for side in (0, 1))
+                for pair in range(len(pairs))
+            ]
+            overall = _gain([(a, b) for a, b in joined])
+            assert overall is not None, "steps can be compared one by one"
+            yield PairedDiff(figure=name, steps=[*each], each=[*each.values()], all=overall)
+
+
+def _gain(values: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Paired | None:
+    """Of one pair over its prompts, of several over the pairs."""
+    found = [over_prompts(a, b) for a, b in values]
+    if len(found) == 1:
+        return found[0]
+    gains = [one.gain for one in found if one is not None]
+    return over_pairs(gains) if len(gains) == len(found) else None
+
+
+def _values(told: Sequence[float | None]) -> Sequence[float]:
+    return array("d", (math.nan if value is None else value for value in told))
+
+
+def _paired_json(found: Paired) -> dict[str, Any]:
+    interval = [_finite(found.low), _finite(found.high)]
+    return {"gain": found.gain, "interval95": interval, "n": found.n, "of": found.of}
+
+
+def _paired_rows(found: PairedDiff) -> Iterator[tuple[str, ...]]:
+    """All steps in one row, the last of them in one each."""
+    if len(found.steps) > 1:
+        steps = f"steps {found.steps[0]} to {found.steps[-1]}"
+        yield _paired_row(f"{found.figure}, {steps}", found.all)
+    for step, each in [*zip(found.steps, found.each, strict=True)][-LAST_STEPS:]:
+        yield _paired_row(f"{found.figure}, step {step}", each)
+
+
+def _paired_row(figure: str, found: Paired) -> tuple[str, ...]:
+    interval = f"{found.low:+.4f} to {found.high:+.4f}" if found.n > 1 else ABSENT
+    return figure, f"{found.gain:+.4f}", interval, f"{found.n} {found.of}"
 
 
 def _mean(values: Iterable[float]) -> float:

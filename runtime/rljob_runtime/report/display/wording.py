@@ -5,7 +5,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rljob_runtime.record.event_types import AlarmEvent, BestEvent, ResizeEvent, SetFigures
+from rljob_runtime.record.event_types import (
+    AlarmEvent,
+    BestEvent,
+    Group,
+    RecoveryEvent,
+    ReplicasEvent,
+    ResizeEvent,
+    SetFigures,
+    StragglerEvent,
+)
 from rljob_runtime.report.display.history import RunHistory, gain95, interval95
 from rljob_runtime.report.display.totals import number
 
@@ -101,6 +110,14 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else "·" for c in shown)
 
 
+def prompt_text(group: Group) -> str:
+    """A prompt on one line, with the sizes of its pictures where they stand: `[picture 56 × 56]`."""
+    text = group.prompt.strip()
+    for picture in group.pictures or ():
+        text = text.replace("<image>", f"[picture {picture.width} × {picture.height}]", 1)
+    return one_line(text)
+
+
 def accuracy_text(evaluation: SetFigures) -> str:
     """`73.0 % (69.1–76.9)`: an accuracy with its 95 % interval."""
     low, high = interval95(evaluation)
@@ -184,11 +201,63 @@ def headline(history: RunHistory) -> str:
 
 def resize_text(event: ResizeEvent) -> str:
     """`rollout devices 1 → 2 after step 12, asked for 8.1 s before; training stood still for 0.21 s`."""
+    why = f"asked for {seconds_of(event.waited_seconds)} before"
+    if event.lost:
+        why = f"without {_devices(event.lost)} until there is a place again"
     return (
-        f"rollout devices {event.from_} → {event.to} after step {event.step}, asked for "
-        f"{seconds_of(event.waited_seconds)} before; training stood still for "
-        f"{seconds_of(event.stopped_seconds)}"
+        f"rollout devices {event.from_} → {event.to} after step {event.step}, {why}; training stood "
+        f"still for {seconds_of(event.stopped_seconds)}"
     )
+
+
+RECOVERED_FROM = {
+    "peers": ", with the state of its peers",
+    "checkpoint": ", with the last checkpoint",
+    "beginning": ", with the model of the beginning",
+    "none": "",
+}
+
+
+def recovery_text(event: RecoveryEvent) -> str:
+    """`device 1 (node-a) died and was replaced in 6.2 s, with the state of its peers; on after step 12`."""
+    names = [f"device {device}" for device in event.devices] + event.others
+    hosts = f" ({', '.join(event.hosts)})" if event.hosts else ""
+    source = RECOVERED_FROM.get(event.source, "")
+    lost = "" if event.rolled_back_to is None else "; later steps are trained again"
+    verb = "were" if len(names) > 1 else "was"
+    took = seconds_of(event.seconds)
+    follows = f" and {verb} replaced in {took}{source}"
+    if event.left_out:
+        follows = f"; training goes on without {_devices(event.left_out)}, after {took}"
+    return (
+        f"{', '.join(names)}{hosts} {f'{verb} slow' if event.slow else 'died'}{follows}; on after step "
+        f"{event.step}{lost}"
+    )
+
+
+def replicas_text(event: ReplicasEvent) -> str:
+    """`1 of 2 replicas train after step 12, without device 1 (node-b)`."""
+    text = f"{event.live} of {event.wanted} replicas train after step {event.step}"
+    if not event.left_out:
+        return text
+    return f"{text}, without {_devices(event.left_out)} ({', '.join(event.hosts)})"
+
+
+def _devices(numbers: Sequence[int]) -> str:
+    """`device 3`, `devices 3, 4`."""
+    return f"device{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+def straggler_text(event: StragglerEvent) -> str:
+    """`device 3 (node-b) is slow: generate takes 2.60 times its peers' time, in 5 steps up to step 12`."""
+    several, names = len(event.devices) > 1, _devices(event.devices)
+    where = f"{names} ({', '.join(event.hosts)})" if event.hosts else names
+    verb = "are" if several else "is"
+    if event.status == "replaced":
+        return f"{where} {verb} new after step {event.step}, in place of slow ones"
+    times = f"{event.state} takes {figure(event.factor)} times {'their' if several else 'its'} peers' time"
+    told = "slow" if event.status == "slow" else "slow no more"
+    return f"{where} {verb} {told}: {times}, in {event.steps} steps up to step {event.step}"
 
 
 def best_text(event: BestEvent) -> str:

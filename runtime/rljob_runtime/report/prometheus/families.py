@@ -47,6 +47,16 @@ REWARD = _gauge("reward", "Mean score of a reward, before its weight.", "reward"
 REWARD_ERRORS = _counter("reward_errors", "Samples whose score failed and counted 0.", "reward")
 WARNINGS = _counter("warnings", "Warnings of the run.")
 HANGS = _counter("hangs", "Deadlines that passed, with everybody's stacks in the run's folder.")
+RECOVERIES = _counter(
+    "recoveries", "Processes that died, or were slow, and were replaced in the run.", "role"
+)
+RECOVERY_SECONDS = _counter("recovery_seconds", "Time from each, once seen, to the sync.")
+REPLICAS = {
+    "live": _gauge("update_replicas", "Replicas that train now; with spec.elastic.update."),
+    "wanted": _gauge("update_replicas_wanted", "Replicas of the job; with spec.elastic.update."),
+}
+SLOW = _gauge("slow_devices", "Devices that are slower than their peers now (spec.stragglers).")
+STRAGGLERS = _counter("stragglers", "Times that a device was found slower than its peers.", "state")
 ALARM = _gauge("alarm", "1 while the alarm of a guard is raised (spec.guards).", "alarm")
 ALARMS = _counter("alarms", "Alarms of a guard that were raised.", "alarm")
 ROLLBACKS = _counter("rollbacks", "Times that an alarm took the run back to a checkpoint.", "alarm")
@@ -56,6 +66,8 @@ STEP_METRICS = {
     for name, meaning in {
         "tokens_per_second": "True tokens of prompts and responses a second, all devices.",
         "response_tokens_per_second": "True tokens of responses a second, all devices.",
+        "pictures_per_second": "Pictures of prompts a second, each prompt counted once.",
+        "picture_tokens_per_second": "Tokens of prompts that stand for pictures a second, all devices.",
         "tps_eq5": "Tokens a second and device by the paper's Eq. 5, which counts maximum lengths.",
         "eta_seconds": "Time to the last step.",
         "reward/mean": "Mean reward of the step's samples.",

@@ -73,10 +73,13 @@ class RankJoins:
         """See Joins. A sum of [M, H] over expert ranks, or of [U, H] over tensor ranks where these have
         the features of all experts."""
         group = self._expert if self._by_number else self._tensor
-        whole_MH = start_sum(output_UH, group).wait()
+        return self.own_tokens(start_sum(output_UH, group).wait())
+
+    def own_tokens(self, rows: Tensor) -> Tensor:
+        """See Joins. Of [M, ...] those of this model, [U, ...]."""
         if self._sharers is None:
-            return whole_MH
-        return torch.split(whole_MH, self._counts)[self._sharers.rank()]
+            return rows
+        return torch.split(rows, self._counts)[self._sharers.rank()]
 
     def widest(self, found: Tensor) -> Tensor:
         """See Joins. The maximum over tensor ranks, [...] → [...], in place."""

@@ -3,13 +3,18 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rljob_api.model.architecture import read_shape
+from rljob_runtime.devices.wire import start_gather
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.fused.fused_decoder import FusedDecoder
 from rljob_runtime.models.fused.fused_weights import New
+from rljob_runtime.models.routes import pack_routes
+from rljob_runtime.models.tower import Towers
 from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.parallel.vocabulary import VocabularyShare
 from rljob_runtime.rollout.parallel_rollout.draws import RankDraw
@@ -18,23 +23,42 @@ from rljob_runtime.rollout.parallel_rollout.parts import PartWeights, model_part
 from rljob_runtime.rollout.rollout_engine import Sampling
 from rljob_runtime.rollout.rollout_grid import Purpose
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
+from rljob_runtime.rollout.sight import make_sight
 
 
 class RankShare:
-    """A `ModelShare`, of a model that the degrees fit. new, max_length: as in `FusedDecoder`."""
+    """A `ModelShare`, of a model that the degrees fit. new, max_length, keeps_routes: as in `FusedDecoder`.
+    pictures: whether prompts show any. towers: as `make_sight` has them."""
 
-    def __init__(self, path: Path, groups: RolloutGroups, *, new: New, max_length: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        groups: RolloutGroups,
+        *,
+        new: New,
+        max_length: int,
+        pictures: bool = False,
+        towers: Towers | None = None,
+        keeps_routes: bool = False,
+    ) -> None:
         entries = read_config(path)
         architecture = read_architecture(entries)
         shape = read_shape(entries, name=f"{path}/config.json")
         assert shape is not None, f"the contract lacks {architecture.name}"
         held = VocabularyShare.of(architecture.vocab_size, groups[Purpose.TENSOR])
+        part = model_part(architecture, groups.grid.part(shape, groups.rank))
+        self.sight = make_sight(path, part, new, towers) if pictures else None
         self.model = FusedDecoder(
-            model_part(architecture, groups.grid.part(shape, groups.rank)),
+            part,
             RankJoins(held, groups, new.device),
             new,
             max_length=max_length,
+            keeps_routes=keeps_routes,
         )
+        sparse = architecture.experts.layers if architecture.experts else ()
+        stages = groups.grid.group(Purpose.PIPELINE, groups.rank)
+        self._sparse = [len({*groups.grid.part(shape, rank).layers} & {*sparse}) for rank in stages]
+        self._pipeline, self._device = groups[Purpose.PIPELINE], new.device
         self.views = self.model.hf_views()
         self._weights = PartWeights(self.views, shape, groups)
         self.shapes = self._weights.shapes
@@ -61,3 +85,12 @@ class RankShare:
     def logprobs(self, logits_BV: Tensor, tokens_B: Tensor) -> Tensor:
         """See ModelShare."""
         return self._draw.logprobs(logits_BV, tokens_B)
+
+    def pack_routes(self, routes_UMK: Tensor) -> bytes:
+        """See ModelShare. Gathers [U, the most layers of a stage, K] over the stages, as bytes."""
+        padded = F.pad(routes_UMK, (0, 0, 0, max(self._sparse) - routes_UMK.shape[1]))
+        sent = padded.view(torch.uint8).to(self._device)
+        gathered = start_gather(sent, self._pipeline).wait()
+        stages = torch.split(gathered, len(routes_UMK))
+        held = [x[:, :layers] for x, layers in zip(stages, self._sparse, strict=True)]
+        return pack_routes(torch.cat(held, 1))

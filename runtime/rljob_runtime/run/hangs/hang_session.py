@@ -1,7 +1,6 @@
 """Who looks into hangs of one run, from before its first process to after its last. Called by `launch`."""
 
 import contextlib
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,18 +19,26 @@ from rljob_runtime.samples.flow import state_graph
 
 @contextlib.contextmanager
 def watching_hangs(
-    job: ResolvedJob, *, host: str, folder: Path, log: EventLog, requests: StacksRequests
+    job: ResolvedJob,
+    *,
+    host: str,
+    board: tuple[str, int],
+    folder: Path,
+    log: EventLog,
+    requests: StacksRequests,
 ) -> Iterator[Hangs]:
-    """host: where workers reach this process. folder: the run's. requests: for
-    stacks."""
-    token = secrets.token_hex(32)
-    with Switchboard(token=token, host=host) as board:
+    """host: where workers reach this process. board: the run's token, and the port where they do. folder: the
+    run's. requests: for stacks."""
+    token, port = board
+    with Switchboard(token=token, host=host, port=port) as switchboard:
         ranks = [role.rank for role in device_roles(job)]
         hangs = Hangs(
             folder=folder,
             events=log,
-            switchboard=board,
-            run=DockAddress(token=token, warehouses=(), controllers={}, switchboard=board.address),
+            switchboard=switchboard,
+            run=DockAddress(
+                token=token, warehouses=(), controllers={}, switchboard=switchboard.address
+            ),
             expected=lambda: process_names(job, ranks),
         )
         requests.dump = hangs.dump

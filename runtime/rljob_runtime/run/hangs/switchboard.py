@@ -39,10 +39,11 @@ class Heard:
 
 
 class Switchboard:
-    """Listens from `start` to `stop`; a context manager. host: where processes of the run reach it."""
+    """Listens from `start` to `stop`; a context manager. host, port: where processes of the run reach it; 0:
+    any port."""
 
-    def __init__(self, *, token: str, host: str) -> None:
-        self._server = _Server(token=token, host=host)
+    def __init__(self, *, token: str, host: str, port: int = 0) -> None:
+        self._server = _Server(token=token, host=host, port=port)
         self._thread = ServerThread(self._server)
         self.address: tuple[str, int] = ("", 0)
 
@@ -60,8 +61,8 @@ class Switchboard:
 
 
 class _Server(DockServer):
-    def __init__(self, *, token: str, host: str) -> None:
-        super().__init__(role=ROLE, token=token, host=host, port=0, shared_directory=None)
+    def __init__(self, *, token: str, host: str, port: int) -> None:
+        super().__init__(role=ROLE, token=token, host=host, port=port, shared_directory=None)
         self._known: dict[str, Heard] = {}
         self._peers: dict[str, Peer] = {}
         self._parked: dict[str, asyncio.Future[None]] = {}

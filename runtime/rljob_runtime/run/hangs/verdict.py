@@ -141,8 +141,8 @@ class _Waits:
         ranks = note["awaited"] or group["ranks"]
         if not ranks:
             return [n for n, groups in self._groups.items() if group["key"] in groups and n != name]
-        first = self._reports[name].get("world_first", 0)
-        others = [f"device-{first + rank}" for rank in ranks]
+        world = self._reports[name].get("world")
+        others = [f"device-{world[rank] if world else rank}" for rank in ranks]
         return [other for other in others if other != name]
 
     def _parted(

@@ -11,40 +11,53 @@ from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.workload import Data
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.task.data.drawn import DrawnItems
 from rljob_runtime.task.data.games import game_problems
 from rljob_runtime.task.data.gym import gym_problems
 from rljob_runtime.task.data.items import read_items
 from rljob_runtime.task.data.question import Question
 from rljob_runtime.task.data.source import read_file
 from rljob_runtime.task.data.template import placeholders
+from rljob_runtime.task.pictures.processor import PLACEHOLDER, placeholder_fault
 
 
-def data_problems(data: Data, *, base_dir: Path) -> list[Problem]:
-    """All faults of the data section; base_dir: folder of the job's file."""
+def data_problems(data: Data, *, base_dir: Path, tower: bool = False) -> list[Problem]:
+    """All faults of the data section; base_dir: folder of the job's file; tower: whether the model sees
+    pictures."""
     if data.reasoning_gym is not None:
         problems, questions = gym_problems(data.reasoning_gym)
-    elif data.jsonl is not None or data.preferences is not None:
-        file = read_file(data, base_dir=base_dir)
+    elif data.file is not None:
+        file = read_file(data, base_dir=base_dir, tower=tower)
         problems, questions = file.problems, file.questions
     elif data.environment is not None:
         problems, questions = game_problems(data.environment), []
     elif data.source is not None:
         try:
-            problems, questions = [], read_items(data.source, base_dir=base_dir)
+            questions = read_items(data.source, data, base_dir=base_dir, tower=tower)
+            problems = []
         except ConfigError as error:
             return [Problem("spec.data.source", str(error))]
+    elif data.drawn is not None:
+        problems, questions = [], [DrawnItems(data.drawn, seed=0)[0]]
+        given = data.template.count(PLACEHOLDER) + data.template.count("{question}")
+        if given != 1:
+            problems = [Problem("spec.data.template", placeholder_fault(given, 1))]
     else:
         return []  # the rules of the contract say so
-    return problems + _template_problems(data.template, questions)
+    return [
+        *problems,
+        *_template_problems(data.template, questions),
+    ]
 
 
-def suite_problems(spec: RLJobSpec, *, base_dir: Path) -> list[Problem]:
-    """All faults of the evaluation's suites, each level of theirs."""
+def suite_problems(spec: RLJobSpec, *, base_dir: Path, tower: bool = False) -> list[Problem]:
+    """All faults of the evaluation's suites, each level of theirs; otherwise as `data_problems`."""
     problems: dict[Problem, None] = {}
     for index, suite in enumerate(spec.evaluation.suites if spec.evaluation else []):
         path = f"spec.evaluation.suites[{index}]"
         for level in suite.parts():
-            for problem in data_problems(suite.data(spec.data, level), base_dir=base_dir):
+            data = suite.data(spec.data, level)
+            for problem in data_problems(data, base_dir=base_dir, tower=tower):
                 of_template = problem.path == "spec.data.template"
                 if of_template:
                     found = replace(problem, message=f"{problem.message} (in {path})")

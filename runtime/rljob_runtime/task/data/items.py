@@ -3,26 +3,38 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from rljob_api.spec.workload import SourceData
+from rljob_api.spec.workload import Data, SourceData
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import data_use, load
 from rljob_runtime.task.data.jsonl import template_fields
-from rljob_runtime.task.data.question import Question
+from rljob_runtime.task.data.question import Question, with_pictures
 
 
-def read_items(source: SourceData, *, base_dir: Path) -> list[Question]:
-    """All items of the source, in its order. base_dir: folder of the job's file.
+def read_items(source: SourceData, data: Data, *, base_dir: Path, tower: bool) -> list[Question]:
+    """All items of the source, in its order. data: the section that names it. base_dir: folder of the job's
+    file. tower: whether the model sees pictures.
 
     Raises ConfigError where the source is not installed, fails, or gives an item without question
     and answer.
     """
+
+    def question(number: int, item: object) -> Question:
+        label = f"{source.name}: item {number}"
+        text = _question(item, number)
+        found = with_pictures(text, data, label=label, folder=base_dir, tower=tower)
+        if isinstance(found, str):
+            raise ValueError(f"item {number} {found}")
+        _check_json(found.entry, number)
+        return found
+
     factory = load(data_use(source.name))
     try:
         items = factory(source.params or {}, base_dir)
         if not isinstance(items, Iterable):
             raise TypeError(f"it made a {type(items).__name__}; items must be iterable")
-        questions = [_question(item, number) for number, item in enumerate(items)]
+        questions = [question(number, item) for number, item in enumerate(items)]
     except Exception as error:
         raise ConfigError(f"{source.name} failed: {type(error).__name__}: {error}") from error
     if not questions:
@@ -36,9 +48,12 @@ def _question(item: object, number: int) -> Question:
     for key in ("question", "answer"):
         if not isinstance(item.get(key), str) or not item["question"].strip():
             raise ValueError(f"item {number} has no text under {key!r}")
+    fields = template_fields(item, item["question"], answer_key="answer")
+    return Question(fields=fields, answer=item["answer"], entry=item)
+
+
+def _check_json(item: dict[str, Any], number: int) -> None:
     try:
         json.dumps(item, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"item {number} holds what JSON cannot: {error}") from error
-    fields = template_fields(item, item["question"], answer_key="answer")
-    return Question(fields=fields, answer=item["answer"], entry=item)

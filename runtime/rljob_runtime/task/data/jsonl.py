@@ -1,69 +1,72 @@
-"""Prompts from a JSON Lines file. Bad lines are named by their number, all of them at once."""
+"""Prompts from a file, JSON Lines or parquet. Bad rows are named by their number, all of them at once."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rljob_api.spec.json_text import parse_json
 from rljob_api.spec.messages import suggestion
 from rljob_api.spec.problems import Problem
-from rljob_api.spec.workload import JsonlData
-from rljob_runtime.task.data.question import Question
+from rljob_api.spec.workload import Data, JsonlData
+from rljob_runtime.task.data.question import Question, with_pictures
+from rljob_runtime.task.data.rows import Row, read_lines, read_table
 
-PATH = "spec.data.jsonl"
 SHOWN_LINES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonlFile:
-    """The good lines, in the file's order, and what is wrong with the others."""
+    """The good lines, in the file's order, and what is wrong with the others, as far as these are not left
+    out; left_out: what is wrong with those that are."""
 
     questions: list[Question]
     problems: list[Problem]
+    left_out: Sequence[Problem] = ()
+
+    def without_bad_rows(self) -> "JsonlFile":
+        """The same with its bad rows left out, unless no good ones stay."""
+        if not self.questions:
+            return self
+        return JsonlFile(questions=self.questions, problems=[], left_out=self.problems)
 
 
-Row = tuple[int, dict[str, Any] | str]
-"""Number of a line and its object, or what is wrong with it."""
-
-
-def read_jsonl(source: JsonlData, *, base_dir: Path) -> JsonlFile:
-    """Read a whole file; empty lines are passed over."""
-    rows = read_lines(base_dir / source.path, at=f"{PATH}.path")
+def read_prompts(data: Data, *, base_dir: Path, tower: bool) -> JsonlFile:
+    """Read `jsonl` or `parquet` whole; empty lines are passed over. tower: whether the model sees
+    pictures."""
+    source = data.jsonl or data.parquet
+    assert source is not None, "a section without a file of prompts"
+    file = base_dir / source.path
+    at = f"spec.data.{'jsonl' if data.jsonl else 'parquet'}.path"
+    rows = read_lines(file, at=at) if data.jsonl else read_table(file, at=at)
     if isinstance(rows, Problem):
         return only(rows)
-    return sorted_out(
-        rows,
-        lambda row: _question(row, source),
-        file=base_dir / source.path,
-        at=f"{PATH}.path",
-    )
 
+    def question(number: int, row: dict[str, Any]) -> Question | str:
+        found = _question(row, source)
+        if isinstance(found, str):
+            return found
+        label = f"{file}:{number}"
+        shown = with_pictures(found, data, label=label, folder=file.parent, tower=tower)
+        if isinstance(shown, str) or data.parquet is None:
+            return shown
+        return replace(shown, entry=_kept(shown.entry))
 
-def read_lines(file: Path, *, at: str) -> list[Row] | Problem:
-    """Objects of a JSON Lines file with their numbers. at: the file's place in the job."""
-    try:
-        lines = file.read_bytes().splitlines()
-    except FileNotFoundError:
-        return Problem(at, f"there is no file {file}; paths start at the job's")
-    except OSError as error:
-        return Problem(at, f"{file} cannot be read: {error}")
-    rows = [(n, _object(line)) for n, line in enumerate(lines, start=1) if line.strip()]
-    return rows or Problem(at, f"{file} is empty; write one JSON object a line")
+    return sorted_out(rows, question, file=file, at=at)
 
 
 def sorted_out(
     rows: Iterable[Row],
-    question: Callable[[dict[str, Any]], Question | str],
+    question: Callable[[int, dict[str, Any]], Question | str],
     *,
     file: Path,
     at: str,
 ) -> JsonlFile:
-    """The questions of good rows, and what is wrong with the first bad ones."""
+    """The questions of good rows, and what is wrong with the first bad ones. question: by number and row."""
     questions: list[Question] = []
     bad: list[tuple[int, str]] = []
     for number, row in rows:
-        found = row if isinstance(row, str) else question(row)
+        found = row if isinstance(row, str) else question(number, row)
         if isinstance(found, str):
             bad.append((number, found))
         else:
@@ -80,16 +83,6 @@ def only(problem: Problem) -> JsonlFile:
     return JsonlFile(questions=[], problems=[problem])
 
 
-def _object(line: bytes) -> dict[str, Any] | str:
-    try:
-        row = parse_json(line)
-    except ValueError as error:
-        return f"is no JSON ({str(error).replace(' line 1', '')})"
-    if not isinstance(row, dict):
-        return f"is a {type(row).__name__}; each line must be an object"
-    return row
-
-
 def _question(row: dict[str, Any], source: JsonlData) -> Question | str:
     """The line's question, or what is wrong with it."""
     for option, key in (("promptField", source.prompt_field), ("answerField", source.answer_field)):
@@ -102,6 +95,18 @@ def _question(row: dict[str, Any], source: JsonlData) -> Question | str:
         return f"{source.prompt_field!r} is empty"
     fields = template_fields(row, prompt, answer_key=source.answer_field)
     return Question(fields=fields, answer=answer, entry=row)
+
+
+def _kept(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What goes along for rewards: what JSON can hold, which columns of times and bytes are not."""
+    kept = {}
+    for key, value in row.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            continue
+        kept[key] = value
+    return kept
 
 
 def template_fields(row: dict[str, Any], prompt: str, *, answer_key: str) -> dict[str, str]:

@@ -6,44 +6,22 @@ from typing import Any
 from rljob_api.spec.messages import suggestion
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.workload import PreferenceData
-from rljob_runtime.task.data.jsonl import (
-    JsonlFile,
-    Row,
-    only,
-    read_lines,
-    sorted_out,
-    template_fields,
-)
+from rljob_runtime.task.data.jsonl import JsonlFile, only, sorted_out, template_fields
 from rljob_runtime.task.data.question import Question
+from rljob_runtime.task.data.rows import read_lines, read_table
 
 PATH = "spec.data.preferences.path"
+KEY = "images"
+"""Of pictures, as rows of other files have them."""
 
 
 def read_preferences(source: PreferenceData, *, base_dir: Path) -> JsonlFile:
     """All pairs of a file. A prompt may have several."""
     file = base_dir / source.path
-    rows = _read_parquet(file) if file.suffix == ".parquet" else read_lines(file, at=PATH)
+    rows = (read_table if file.suffix == ".parquet" else read_lines)(file, at=PATH)
     if isinstance(rows, Problem):
         return only(rows)
-    return sorted_out(rows, lambda row: _pair(row, source), file=file, at=PATH)
-
-
-def _read_parquet(file: Path) -> list[Row] | Problem:
-    """Rows by number, from 1."""
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError:
-        what = (
-            "needs pyarrow, which is not installed; pip install 'rljob[parquet]', or use JSON Lines"
-        )
-        return Problem(PATH, f"{file} {what}")
-    if not file.is_file():
-        return Problem(PATH, f"there is no file {file}; paths start at the job's")
-    try:
-        rows = parquet.read_table(file).to_pylist()
-    except (OSError, ValueError) as error:  # pyarrow's own errors are among them
-        return Problem(PATH, f"{file} cannot be read as parquet: {error}")
-    return list(enumerate(rows, start=1)) or Problem(PATH, f"{file} has no rows")
+    return sorted_out(rows, lambda _, row: _pair(row, source), file=file, at=PATH)
 
 
 def _pair(row: dict[str, Any], source: PreferenceData) -> Question | str:
@@ -65,6 +43,8 @@ def _pair(row: dict[str, Any], source: PreferenceData) -> Question | str:
         return (
             f"{source.chosen_field!r} and {source.rejected_field!r} are equal: nothing is preferred"
         )
+    if row.get(KEY):
+        return f"has pictures ({KEY}), and pairs are of text alone; leave {KEY} out of the data"
     others = {key: value for key, value in row.items() if key != source.rejected_field}
     fields = template_fields(others, prompt, answer_key=source.chosen_field)
     return Question(fields=fields, answer=chosen, entry={}, responses=(chosen, rejected))

@@ -3,30 +3,47 @@
 Called by the splits of each kind of dataset.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from rljob_api.spec.messages import show
 from rljob_api.spec.workload import Data
+from rljob_runtime.errors import ConfigError, PictureError
 from rljob_runtime.task.data.template import fill
+from rljob_runtime.task.pictures.picture import Pixels, RowPicture, pixels_of
+from rljob_runtime.task.pictures.processor import PLACEHOLDER, PictureProcessor, placeholder_fault
+from rljob_runtime.task.pictures.rows import pictures_of
 from rljob_runtime.task.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+UNSEEN = (
+    "has pictures ({key}), and this job is trained on text alone; set spec.model.vision: frozen for a model "
+    "that sees them, or leave {key} out of the data"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """fields: texts that a template may name, `question` among them. entry: the dataset's item as
-    JSON (`entries.to_json`), for its own scorer. responses: those of a pair, the preferred one first."""
+    JSON (`entries.to_json`), for its own scorer. responses: those of a pair, the preferred one first.
+    pictures: in the order of their placeholders."""
 
     fields: Mapping[str, str]
     answer: str
     entry: dict[str, Any]
     responses: tuple[str, ...] = ()
+    pictures: tuple[RowPicture, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
     """index: number of the item in its split. text: without the chat template. responses: token ids of a
-    pair, with an end token each."""
+    pair, with an end token each. pictures: of worked examples, then its own; token_ids have their tokens.
+    scaled: what the model sees of each, once the prompt is asked."""
 
     index: int
     text: str
@@ -34,26 +51,37 @@ class Prompt:
     answer: str
     entry: dict[str, Any]
     responses: tuple[list[int], ...] = ()
+    pictures: tuple[RowPicture, ...] = ()
+    scaled: tuple[Pixels, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PromptMaker:
-    """Makes prompts of questions: worked examples, template, chat template, tokens."""
+    """Makes prompts of questions: worked examples, template, chat template, tokens. processor: of a model
+    that sees pictures. opening: of each prompt in the place of its text, which an agent gets."""
 
     data: Data
     tokenizer: Tokenizer
     max_prompt_length: int
     examples: Sequence[Question] = ()
     max_response_length: int | None = None
+    processor: PictureProcessor | None = None
+    opening: list[int] | None = None
 
     def question_text(self, question: Question) -> str:
-        """The filled template: what makes two prompts the same one."""
+        """The filled template."""
         return fill(self.data.template, question.fields)
+
+    def key(self, question: Question) -> str:
+        """What makes two prompts the same one: text and pictures."""
+        return "\0".join([self.question_text(question), *(p.key for p in question.pictures)])
 
     def prompt(self, question: Question, *, index: int) -> Prompt | None:
         """The prompt, or None when it, or a response of its pair, is longer than the limit."""
         text = self._examples_text() + self.question_text(question)
-        ids = self.tokenizer.chat(text) if self.data.chat else self.tokenizer.encode(text)
+        asked = (*self.examples, question)
+        shown = [picture for one in asked for picture in one.pictures]
+        ids = self._ids(text, shown)
         responses = tuple(
             [*self.tokenizer.continuation(response), self.tokenizer.eos_ids[0]]
             for response in question.responses
@@ -68,7 +96,40 @@ class PromptMaker:
             answer=question.answer,
             entry=question.entry,
             responses=responses,
+            pictures=tuple(shown),
         )
+
+    def seen(self, prompt: Prompt) -> Prompt:
+        """The prompt with its pictures decoded and scaled. Raises PictureError."""
+        if not prompt.pictures:
+            return prompt
+        assert self.processor is not None, "pictures without a model that sees them"
+        scaled = [self.processor.scaled(pixels_of(picture)) for picture in prompt.pictures]
+        return replace(prompt, scaled=tuple(scaled))
+
+    def seen_or_left_out(self, prompt: Prompt) -> Prompt | None:
+        """The same, or None where a picture cannot be decoded and such rows are left out
+        (spec.data.onBadRow)."""
+        try:
+            return self.seen(prompt)
+        except PictureError as error:
+            if self.data.on_bad_row == "refuse":
+                raise
+            log.warning("row_left_out %s", error)
+            return None
+
+    def _ids(self, text: str, pictures: Sequence[RowPicture]) -> list[int]:
+        """Raises ConfigError for a text that goes with no pictures, or with others."""
+        if self.opening is not None:
+            return self.opening
+        encode = self.tokenizer.chat if self.data.chat else self.tokenizer.encode
+        if self.processor is None:
+            return encode(text)
+        sizes = [picture.size for picture in pictures]
+        try:
+            return self.processor.ids(text, sizes, encode)
+        except ConfigError as error:
+            raise ConfigError(f"the prompt {show(text)}: {error}") from error
 
     def _examples_text(self) -> str:
         if self.data.few_shot is None:
@@ -83,3 +144,29 @@ class PromptMaker:
 def answer_text(data: Data, answer: str) -> str:
     """The answer as it follows the template: after a space, unless the template ends in one."""
     return answer if data.template[-1].isspace() else f" {answer}"
+
+
+def with_pictures(
+    question: Question, data: Data, *, label: str, folder: Path, tower: bool
+) -> Question | str:
+    """The question with the pictures of its entry, or what is wrong with them. label: file and number of the
+    row. folder: where paths start. tower: whether the model sees pictures; without, `<image>` is text."""
+    row, key = question.entry, data.shown.field
+    if not tower:
+        return UNSEEN.format(key=key) if isinstance(row.get(key), list) and row[key] else question
+    try:
+        found = pictures_of(row, key=key, label=label, folder=folder)
+        if isinstance(found, str):
+            return found
+        given = fill(data.template, question.fields).count(PLACEHOLDER)
+    except PictureError as error:
+        return error.fault
+    except KeyError:  # told of the template
+        return question
+    if given != len(found):
+        return placeholder_fault(given, len(found))
+    if data.shown.per_prompt is not None and given > data.shown.per_prompt:
+        most = f"{data.shown.per_prompt} (spec.data.images.perPrompt)"
+        return f"has {given} pictures, more than {most}; raise it, or show fewer"
+    entry = {name: value for name, value in row.items() if name != key}
+    return replace(question, pictures=found, entry=entry)

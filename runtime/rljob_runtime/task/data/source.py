@@ -4,6 +4,7 @@ Pure functions of (seed, step): a resumed run asks the same as one that was neve
 the prompt feeder and by the warm-up of `tiny`.
 """
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,9 +15,8 @@ from rljob_runtime.prompts.order import item_at
 from rljob_runtime.samples.seeds import derive_seed
 from rljob_runtime.task.data.game_split import GameSplit
 from rljob_runtime.task.data.games import GameItems
-from rljob_runtime.task.data.gym import GymItems
 from rljob_runtime.task.data.items import read_items
-from rljob_runtime.task.data.jsonl import JsonlFile, read_jsonl
+from rljob_runtime.task.data.jsonl import JsonlFile, read_prompts
 from rljob_runtime.task.data.preferences import read_preferences
 from rljob_runtime.task.data.question import Prompt, PromptMaker, Question
 from rljob_runtime.task.data.split import (
@@ -24,20 +24,25 @@ from rljob_runtime.task.data.split import (
     MIN_SCAN,
     SCAN_FACTOR,
     SUITE_SEEDS,
-    GymSplit,
+    GeneratedSplit,
     ListSplit,
     MakePromptMaker,
     Split,
     SuiteItems,
+    generated,
 )
-from rljob_runtime.task.tokenizer import Tokenizer
+from rljob_runtime.task.pictures.processor import PictureProcessor
+from rljob_runtime.task.tokenizer import Tokenizer, opening
 
 __all__ = ["Prompt", "PromptSource"]
+
+log = logging.getLogger(__name__)
 
 
 class PromptSource:
     """All prompts of a run; held_out: how many prompts of its own data evaluation asks for, 0 without one;
-    suites: the other sets that it asks."""
+    suites: the other sets that it asks; processor: of a model that sees pictures; agent: whether an agent
+    says what is asked, behind a prompt of the chat template's first token."""
 
     def __init__(
         self,
@@ -49,29 +54,40 @@ class PromptSource:
         base_dir: Path,
         held_out: int = 0,
         suites: Sequence[EvaluationSet] = (),
+        processor: PictureProcessor | None = None,
+        agent: bool = False,
     ) -> None:
         self._batch, self._seed, self._asked = batch, seed, held_out
+        self._tower = tower = processor is not None
 
         def make_maker(examples: Sequence[Question]) -> PromptMaker:
             return PromptMaker(
-                data, tokenizer, batch.max_prompt_length, examples, batch.max_response_length
+                data,
+                tokenizer,
+                batch.max_prompt_length,
+                examples,
+                batch.max_response_length,
+                processor,
+                opening(tokenizer) if agent else None,
             )
 
+        self._maker = make_maker([])
         self._split = self._own(data, make_maker, base_dir)
         self._held_out = {OWN_DATA: self._split.held_out}
         for found in suites:
             assert found.suite is not None, "the job's own held-out prompts are in the split"
-            items = suite_items(found, found.suite.data(data, found.level), base_dir, seed)
+            of_suite = found.suite.data(data, found.level)
+            items = suite_items(found, of_suite, base_dir, seed, tower=tower)
             self._held_out[found.name] = self._split.hold_out(items)
 
     def _own(self, data: Data, make_maker: MakePromptMaker, base_dir: Path) -> Split:
         """Training items, held-out items and worked examples of the job's own data."""
         held_out, seed = self._asked, self._seed
-        if data.reasoning_gym is not None:
-            return GymSplit(data.reasoning_gym, data, make_maker, held_out=held_out, seed=seed)
+        if (generator := data.generator) is not None:
+            return GeneratedSplit(generator, data, make_maker, held_out=held_out, seed=seed)
         if data.environment is not None:
             return GameSplit(data.environment, data, make_maker, held_out=held_out)
-        questions = list_of(data, base_dir)
+        questions = list_of(data, base_dir, tower=self._tower)
         assert questions, "the rules allow exactly one source of data"
         return ListSplit(questions, data, make_maker, held_out=held_out, seed=seed)
 
@@ -96,8 +112,9 @@ class PromptSource:
         return [self._at(stream, position) for position in positions]
 
     def heldout(self, name: str = OWN_DATA) -> list[Prompt]:
-        """The prompts of a set in every evaluation; training has none of their texts."""
-        return list(self._held_out[name])
+        """The prompts of a set in every evaluation; training has none of them. Raises PictureError where one
+        cannot be decoded any more."""
+        return [self._maker.seen(prompt) for prompt in self._held_out[name]]
 
     def facts(self) -> dict[str, int]:
         """Counts so far: what was held out, and what training left out for which reason."""
@@ -129,24 +146,29 @@ def suites_of(evaluation: Evaluation | None) -> list[EvaluationSet]:
     return [found for found in sets if found.suite is not None]
 
 
-def list_of(data: Data, base_dir: Path) -> list[Question]:
-    """All items of a file or a package's source; empty for a generator. Raises ConfigError."""
+def list_of(data: Data, base_dir: Path, *, tower: bool = False) -> list[Question]:
+    """All items of a file or a package's source; empty for a generator. tower: whether the model sees
+    pictures. Raises ConfigError."""
     if data.source is not None:
-        return read_items(data.source, base_dir=base_dir)
-    if data.reasoning_gym is not None or data.environment is not None:
+        return read_items(data.source, data, base_dir=base_dir, tower=tower)
+    if data.generator is not None or data.environment is not None:
         return []
-    file = read_file(data, base_dir=base_dir)
+    file = read_file(data, base_dir=base_dir, tower=tower)
     if file.problems:
         raise ConfigError("\n".join(str(problem) for problem in file.problems))
+    for problem in file.left_out:
+        log.warning("row_left_out %s", problem)
     return file.questions
 
 
-def suite_items(found: EvaluationSet, data: Data, base_dir: Path, seed: int) -> SuiteItems:
+def suite_items(
+    found: EvaluationSet, data: Data, base_dir: Path, seed: int, *, tower: bool
+) -> SuiteItems:
     """All items of a suite's list, or enough draws of its generator. Raises ConfigError."""
-    questions = list_of(data, base_dir)
-    if data.reasoning_gym is not None:
+    questions = list_of(data, base_dir, tower=tower)
+    if (generator := data.generator) is not None:
         start = derive_seed(seed, "suite", found.name) % SUITE_SEEDS
-        drawn = GymItems(data.reasoning_gym, seed=start)
+        drawn = generated(generator, seed=start)
         questions = [drawn[i] for i in range(max(MIN_SCAN, SCAN_FACTOR * found.prompts))]
     if data.environment is not None:
         games = GameItems(data.environment)
@@ -157,13 +179,14 @@ def suite_items(found: EvaluationSet, data: Data, base_dir: Path, seed: int) -> 
         name=found.name,
         questions=questions,
         wanted=found.prompts,
-        generated=data.reasoning_gym is not None,
+        generated=data.generator is not None,
     )
 
 
-def read_file(data: Data, *, base_dir: Path) -> JsonlFile:
-    """The items of a file, and what is wrong with it."""
+def read_file(data: Data, *, base_dir: Path, tower: bool) -> JsonlFile:
+    """The items of a file, and what is wrong with it. tower: whether the model sees pictures."""
     if data.preferences is not None:
-        return read_preferences(data.preferences, base_dir=base_dir)
-    assert data.jsonl is not None, "the rules allow exactly one source of data"
-    return read_jsonl(data.jsonl, base_dir=base_dir)
+        file = read_preferences(data.preferences, base_dir=base_dir)
+    else:
+        file = read_prompts(data, base_dir=base_dir, tower=tower)
+    return file.without_bad_rows() if data.on_bad_row == "leave-out" else file

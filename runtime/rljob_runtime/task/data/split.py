@@ -6,12 +6,14 @@ number of steps, and for the warm-up too. Prompts that are too long are left out
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
-from rljob_api.spec.workload import Data, ReasoningGymData
+from rljob_api.spec.workload import Data, DrawnData, ReasoningGymData
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.prompts.order import permute
 from rljob_runtime.samples.seeds import derive_seed
+from rljob_runtime.task.data.drawn import DrawnItems
 from rljob_runtime.task.data.gym import GymItems
 from rljob_runtime.task.data.question import Prompt, PromptMaker, Question
 
@@ -34,6 +36,7 @@ class LeftOut:
 
     too_long: set[int] = field(default_factory=set)
     held_out: set[int] = field(default_factory=set)
+    unreadable: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,12 @@ class SuiteItems:
     questions: Sequence[Question]
     wanted: int
     generated: bool
+
+
+class Items(Protocol):
+    """Items of a generator, each made of its number and the generator's seed."""
+
+    def __getitem__(self, index: int) -> Question: ...
 
 
 class Split(Protocol):
@@ -65,12 +74,12 @@ class Split(Protocol):
         ...
 
 
-class GymSplit:
+class GeneratedSplit:
     """Items of a generator: one that is left out is replaced by the item `size` further on."""
 
     def __init__(
         self,
-        source: ReasoningGymData,
+        source: ReasoningGymData | DrawnData,
         data: Data,
         make_maker: MakePromptMaker,
         *,
@@ -81,17 +90,17 @@ class GymSplit:
         self._plan = plan = source.curriculum
         last = source.at(plan.levels[-1]) if plan else source
 
-        def items(offset: int) -> GymItems:
-            return GymItems(last, seed=base + offset)
+        def items(offset: int) -> Items:
+            return generated(last, seed=base + offset)
 
         self.size = data.train_size
         self.left_out = LeftOut()
         drawn, self._items = items(HELD_OUT_SEEDS), items(0)
         levels = plan.levels if plan else []
-        self._of_level = {level: GymItems(source.at(level), seed=base) for level in levels}
+        self._of_level = {level: generated(source.at(level), seed=base) for level in levels}
         examples = take_examples(items(EXAMPLE_SEEDS), data)
         self._maker = make_maker(examples)
-        self._taken = {self._maker.question_text(example) for example in examples}
+        self._taken = {self._maker.key(example) for example in examples}
         scan = max(MIN_SCAN, SCAN_FACTOR * held_out)
         self.held_out = draw_held_out(
             (drawn[i] for i in range(scan)), self._maker, wanted=held_out, taken=self._taken
@@ -102,12 +111,12 @@ class GymSplit:
         items = self._of_level[self._plan.level(draw)] if self._plan else self._items
         for place in range(index, index + MAX_REPLACEMENTS * self.size, self.size):
             question = items[place]
-            if self._maker.question_text(question) in self._taken:
+            if self._maker.key(question) in self._taken:
                 self.left_out.held_out.add(place)
             elif (prompt := self._maker.prompt(question, index=index)) is None:
                 self.left_out.too_long.add(place)
             else:
-                return prompt
+                return self._maker.seen(prompt)
         raise ConfigError(no_prompts(self._maker, f"{MAX_REPLACEMENTS} items in a row"))
 
     def hold_out(self, questions: SuiteItems) -> list[Prompt]:
@@ -134,7 +143,7 @@ class ListSplit:
         ]
         examples = take_examples(lines, data)
         self._maker = maker = make_maker(examples)
-        self._taken = taken = {maker.question_text(example) for example in examples}
+        self._taken = taken = {maker.key(example) for example in examples}
         self.held_out = draw_held_out(lines, maker, wanted=held_out, taken=taken, exhaustive=True)
         self._lines, self._train_size = lines, data.train_size
         self._choose()
@@ -145,7 +154,7 @@ class ListSplit:
         self.left_out = LeftOut()
         self._prompts: list[Prompt] = []
         for place, question in enumerate(lines):
-            if maker.question_text(question) in self._taken:
+            if maker.key(question) in self._taken:
                 self.left_out.held_out.add(place)
             elif (prompt := maker.prompt(question, index=len(self._prompts))) is None:
                 self.left_out.too_long.add(place)
@@ -156,8 +165,16 @@ class ListSplit:
             raise ConfigError(no_prompts(maker, f"all {len(lines)} items"))
 
     def train(self, index: int, *, draw: int = 0) -> Prompt:
-        """The item; all of them were made at the start."""
-        return self._prompts[index]
+        """The item, or the next one whose pictures can be decoded; all of them were made at the start."""
+        for place in range(index, index + self.size):
+            prompt = self._maker.seen_or_left_out(self._prompts[place % self.size])
+            if prompt is not None:
+                return prompt
+            self.left_out.unreadable.add(place % self.size)
+        raise ConfigError(
+            f"no picture of {self.size} rows can be decoded, and rows are left out for that "
+            "(spec.data.onBadRow): nothing is left to train on; the run's log says what is wrong with each"
+        )
 
     def hold_out(self, questions: SuiteItems) -> list[Prompt]:
         """Prompts of a suite, which training leaves out from now on. Raises ConfigError for none."""
@@ -166,14 +183,22 @@ class ListSplit:
         return found
 
 
-def take_examples(items: Sequence[Question] | GymItems, data: Data) -> list[Question]:
+def generated(source: ReasoningGymData | DrawnData, *, seed: int) -> Items:
+    """The endless items of a generator under one seed."""
+    if isinstance(source, DrawnData):
+        return DrawnItems(source, seed=seed)
+    return GymItems(source, seed=seed)
+
+
+def take_examples(items: Sequence[Question] | Items, data: Data) -> list[Question]:
     """The worked examples: the first different questions. Raises ConfigError when too few."""
     wanted = data.few_shot.examples if data.few_shot else 0
-    found: dict[str, Question] = {}
+    found: dict[tuple[str, ...], Question] = {}
     for i in range(MIN_SCAN if wanted else 0):
         if isinstance(items, Sequence) and i >= len(items):
             break
-        found.setdefault(items[i].fields["question"], items[i])
+        asked = items[i].fields["question"], *(picture.key for picture in items[i].pictures)
+        found.setdefault(asked, items[i])
         if len(found) == wanted:
             break
     if len(found) < wanted:
@@ -194,7 +219,7 @@ def draw_held_out(
 ) -> list[Prompt]:
     """Different held-out prompts, as many as wanted or as a small dataset can spare.
 
-    taken: texts that other sets hold; those of the held-out prompts are added to it.
+    taken: keys of questions that other sets hold; those of the held-out prompts are added to it.
     exhaustive: `questions` is the whole dataset, not draws from it. Raises ConfigError for none.
     """
     if not wanted:
@@ -203,17 +228,18 @@ def draw_held_out(
     scanned = repeats = 0
     for question in questions:
         scanned += 1
-        text = maker.question_text(question)
-        if text in found or text in taken:
+        key = maker.key(question)
+        if key in found or key in taken:
             repeats += 1
             continue
-        found[text] = maker.prompt(question, index=len(found))
+        found[key] = maker.prompt(question, index=len(found))
         usable = sum(prompt is not None for prompt in found.values()) if len(found) >= wanted else 0
         if usable >= wanted and not exhaustive and repeats <= REPEATS_OF_SMALL * scanned:
             break
     else:
         wanted = min(wanted, int(MAX_HELD_OUT_SHARE * len(found)))
-    kept = [(text, prompt) for text, prompt in found.items() if prompt is not None][:wanted]
+    fit = ((key, prompt) for key, prompt in found.items() if prompt is not None)
+    kept = list(islice((pair for pair in fit if maker.seen_or_left_out(pair[1])), wanted))
     if not kept:
         raise ConfigError(
             f"of {scanned} questions {len(found)} are different, and "
@@ -222,24 +248,24 @@ def draw_held_out(
             "prompts out for spec.evaluation; add data, choose parameters that give more "
             "questions, or leave the evaluation out"
         )
-    taken.update(text for text, _ in kept)
+    taken.update(key for key, _ in kept)
     return [prompt for _, prompt in kept]
 
 
 def draw_suite(items: SuiteItems, maker: PromptMaker, *, taken: set[str]) -> list[Prompt]:
     """Different prompts of a suite that no other set holds. Raises ConfigError for none.
 
-    taken: texts that other sets hold; those of the suite are added to it.
+    taken: keys of questions that other sets hold; those of the suite are added to it.
     """
     found: dict[str, Prompt] = {}
     wanted, scanned, repeats = items.wanted, 0, 0
     for question in items.questions:
         scanned += 1
-        text = maker.question_text(question)
-        if text in found or text in taken:
+        key = maker.key(question)
+        if key in found or key in taken:
             repeats += 1
-        elif (prompt := maker.prompt(question, index=len(found))) is not None:
-            found[text] = prompt
+        elif prompt := maker.prompt(question, index=len(found)):
+            found |= {key: prompt} if maker.seen_or_left_out(prompt) else {}
         if len(found) == wanted and repeats <= REPEATS_OF_SMALL * scanned:
             break
     if items.generated and repeats > REPEATS_OF_SMALL * scanned:  # leave some to train on
@@ -251,7 +277,7 @@ def draw_suite(items: SuiteItems, maker: PromptMaker, *, taken: set[str]) -> lis
             f"{maker.max_prompt_length} tokens (spec.batch.maxPromptLength) that no other set holds "
             f"among {scanned} items; give it other data, or leave it out"
         )
-    taken.update(text for text, _ in kept)
+    taken.update(key for key, _ in kept)
     return [prompt for _, prompt in kept]
 
 

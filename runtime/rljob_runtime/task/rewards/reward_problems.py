@@ -1,9 +1,10 @@
-"""What is wrong with the rewards' files and patterns, found before anything starts."""
+"""What is wrong with the rewards' and the agent's files, found before anything starts."""
 
 import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rljob_api.spec.agent import Agent
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.workload import PythonReward, Reward
 
@@ -18,7 +19,12 @@ def reward_problems(rewards: Sequence[Reward], *, base_dir: Path) -> list[Proble
     ]
 
 
-def _python(path: str, python: PythonReward, base_dir: Path) -> Iterator[Problem]:
+def agent_problems(agent: Agent | None, *, base_dir: Path) -> list[Problem]:
+    """The same of the file of an agent."""
+    return [] if agent is None else [*_python("spec.rollout.agent", agent, base_dir)]
+
+
+def _python(path: str, python: PythonReward | Agent, base_dir: Path) -> Iterator[Problem]:
     file = base_dir / python.path
     try:
         tree = ast.parse(file.read_text(), filename=str(file))
@@ -30,7 +36,8 @@ def _python(path: str, python: PythonReward, base_dir: Path) -> Iterator[Problem
     except (SyntaxError, ValueError) as error:
         yield Problem(f"{path}.path", f"is {python.path!r}; not valid Python: {error}")
         return
-    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)[: 1 + isinstance(python, Agent)]
+    functions = [node.name for node in tree.body if isinstance(node, kinds)]
     if python.function not in functions and not _names(tree, python.function):
         yield Problem(
             f"{path}.function",

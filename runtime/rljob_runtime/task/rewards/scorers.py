@@ -17,9 +17,11 @@ from rljob_api.spec.workload import Data, Reward
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import Kind, Use, load
 from rljob_runtime.task.data.entries import from_json
+from rljob_runtime.task.rewards.boxes import agreement, boxes_in
 from rljob_runtime.task.rewards.requests import RewardRequest
 
 Scorer = Callable[[RewardRequest], float]
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def make_scorer(reward: Reward, data: Data, base_dir: Path) -> Scorer:
@@ -80,15 +82,27 @@ def _exact(reward: Reward, data: Data, base_dir: Path) -> Scorer:
 
 def _regex(reward: Reward, data: Data, base_dir: Path) -> Scorer:
     """1 where the pattern's group, or the whole match without one, is the answer."""
-    assert reward.pattern is not None, "the rules ask for a pattern with type regex"
-    pattern, group = re.compile(reward.pattern.pattern), reward.pattern.group or 0
+    captured = _captured(reward)
 
     def score(request: RewardRequest) -> float:
-        match = pattern.search(request.response)
-        found = match.group(group) if match else None
+        found = captured(request.response)
         return float(found is not None and found.strip() == request.answer.strip())
 
     return score
+
+
+def _captured(reward: Reward) -> Callable[[str], str | None]:
+    """What a reward reads of a response: all of it without a pattern, else the pattern's group, or the whole
+    match without one."""
+    if reward.pattern is None:
+        return lambda response: response
+    pattern, group = re.compile(reward.pattern.pattern), reward.pattern.group or 0
+
+    def search(response: str) -> str | None:
+        match = pattern.search(response)
+        return match.group(group) if match else None
+
+    return search
 
 
 def _format(reward: Reward, data: Data, base_dir: Path) -> Scorer:
@@ -96,6 +110,46 @@ def _format(reward: Reward, data: Data, base_dir: Path) -> Scorer:
     assert reward.pattern is not None, "the rules ask for a pattern with type format"
     pattern = re.compile(reward.pattern.pattern)
     return lambda request: float(pattern.search(request.response) is not None)
+
+
+def _boxes(reward: Reward, data: Data, base_dir: Path) -> Scorer:
+    """Intersection over union with the answer's boxes; no box among none is right."""
+    captured = _captured(reward)
+
+    def score(request: RewardRequest) -> float:
+        expected = boxes_in(request.answer)
+        if not expected and request.answer.strip() not in ("", "[]"):
+            raise ValueError(
+                f"the answer {request.answer!r} has no box; write [left, top, right, bottom], one or more, "
+                "or [] for none"
+            )
+        found = captured(request.response)
+        return 0.0 if found is None else agreement(boxes_in(found), expected)
+
+    return score
+
+
+def _count(reward: Reward, data: Data, base_dir: Path) -> Scorer:
+    """How near the last number is: 1 without what it is off by, as a share of the larger one."""
+    captured = _captured(reward)
+
+    def score(request: RewardRequest) -> float:
+        if not NUMBER.fullmatch(request.answer.strip()):
+            raise ValueError(
+                f"the answer {request.answer!r} is no number; write digits, as 3 or 2.5"
+            )
+        expected = float(request.answer)
+        numbers = NUMBER.findall(captured(request.response) or "")
+        if not numbers:
+            return 0.0
+        found = float(numbers[-1])
+        if found == expected:
+            return 1.0
+        most = max(abs(found), abs(expected))
+        near = 1.0 - abs(found - expected) / most if math.isfinite(most) else 0.0
+        return min(max(0.0, near), math.nextafter(1.0, 0.0))
+
+    return score
 
 
 def _python(reward: Reward, data: Data, base_dir: Path) -> Scorer:
@@ -159,6 +213,8 @@ SCORERS: dict[str, Callable[[Reward, Data, Path], Scorer]] = {
     "exact": _exact,
     "regex": _regex,
     "format": _format,
+    "boxes": _boxes,
+    "count": _count,
     "python": _python,
     "http": _http,
     "judge": _judge,

@@ -4,11 +4,11 @@ For the versions that `VERSIONS` names: MindSpeed adapts the first to Ascend, Py
 """
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -25,8 +25,11 @@ NEEDED = {
 CALLS = {
     "model_parallel_is_initialized": "megatron.core.parallel_state",
     "initialize_model_parallel": "megatron.core.parallel_state",
+    "destroy_model_parallel": "megatron.core.parallel_state",
     "model_parallel_cuda_manual_seed": "megatron.core.tensor_parallel",
+    "gather_from_sequence_parallel_region": "megatron.core.tensor_parallel",
     "TransformerConfig": "megatron.core.transformer",
+    "MLATransformerConfig": "megatron.core.transformer",
     "TransformerLayer": "megatron.core.transformer.transformer_layer",
     "get_gpt_layer_local_spec": "megatron.core.models.gpt.gpt_layer_specs",
     "DistributedDataParallelConfig": "megatron.core.distributed",
@@ -43,6 +46,12 @@ class CoreOptimizer(Protocol):
 
     param_groups: list[dict[str, object]]
     optimizer: torch.optim.Optimizer
+    model_param_group_index_map: Mapping[nn.Parameter, tuple[int, int]]
+    """Of the distributed optimizer: group and place of what it steps of each of the model's parameters."""
+
+    def _get_model_param_range_map(self, param: nn.Parameter) -> Mapping[str, Any]:
+        """Of it too: as `param`, the items that this rank steps."""
+        ...
 
     def prepare_grads(self) -> bool:
         """Take `main_grad` of each parameter."""
@@ -84,8 +93,11 @@ class Core:
     as_cuda: Callable[[], AbstractContextManager[None]]
     model_parallel_is_initialized: Callable[[], bool]
     initialize_model_parallel: Callable[..., None]
+    destroy_model_parallel: Callable[[], None]
     model_parallel_cuda_manual_seed: Callable[[int], None]
+    gather_from_sequence_parallel_region: Callable[[torch.Tensor], torch.Tensor]
     TransformerConfig: Callable[..., object]
+    MLATransformerConfig: Callable[..., object]
     TransformerLayer: Callable[..., nn.Module]
     get_gpt_layer_local_spec: Callable[..., object]
     DistributedDataParallelConfig: Callable[..., object]
@@ -105,11 +117,7 @@ def open_core(engine: str) -> Core:
             import_module(ADAPTOR)
         found = {name: getattr(import_module(module), name) for name, module in CALLS.items()}
         version = str(import_module("megatron.core").__version__)
-        moe = import_module("megatron.core.transformer.moe.moe_utils")
-        if not hasattr(
-            moe, "te_general_gemm"
-        ):  # 0.16 asks for it, and has none without Transformer Engine
-            vars(moe)["te_general_gemm"] = None
+        _without_transformer_engine()
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"spec.update.engine is {engine!r}, which {NEEDED[engine]}; but {error}; or use "
@@ -127,3 +135,13 @@ def open_core(engine: str) -> Core:
         on_cpu.answer()
         as_cuda = on_cpu.named_as_on_cuda
     return Core(as_cuda=as_cuda, **found)
+
+
+def _without_transformer_engine() -> None:
+    """0.16 takes it for installed in two places where it is not."""
+    moe = import_module("megatron.core.transformer.moe.moe_utils")
+    if not hasattr(moe, "te_general_gemm"):
+        vars(moe)["te_general_gemm"] = None
+    latent = vars(import_module("megatron.core.transformer.multi_latent_attention"))
+    if not isinstance(latent.get("TELinear"), type):
+        latent["HAVE_TE"] = False

@@ -1,37 +1,43 @@
-"""One of Megatron Core's layers in the place of a decoder's own, with this project's norms and attention.
+"""One of Megatron Core's layers in the place of a decoder's own, with this project's norms, attention, SwiGLU
+and products of experts.
 
-Attention is over packed samples, each prompt computed once for all of its own, on any context ranks; rotation
-is by each token's position in its sample. `model` puts layers into a decoder.
+`attention` has what stands in it for Megatron's attention, `experts` for its experts; `model` puts layers
+into a decoder.
 """
 
-# U packed tokens of this context rank, S of one tensor rank, A query heads, N key/value heads of this tensor
-# rank, D width of each, H hidden, E experts, K experts of a token
+# U packed tokens of this context rank, S of one tensor rank, H hidden, E experts, K experts of a token
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rljob_runtime.devices.kernels.rms_norm import rms_norm
-from rljob_runtime.devices.kernels.rotary_embedding import rotate
+from rljob_runtime.devices.kernels.swiglu import swiglu
 from rljob_runtime.models.architecture import Architecture
+from rljob_runtime.models.blocks.latent_attention import LATENT_EPSILON
 from rljob_runtime.models.blocks.packed_attention import Attend
 from rljob_runtime.models.blocks.router import Routes
 from rljob_runtime.models.blocks.router_load import RouterLoad
 from rljob_runtime.models.packing import Packing
 from rljob_runtime.models.recompute import recomputed_counting
+from rljob_runtime.update.update_megatron.attention import (
+    CoreHeads,
+    CoreLatent,
+    Now,
+    WholeMatrix,
+    attending,
+)
 from rljob_runtime.update.update_megatron.core import Core
+from rljob_runtime.update.update_megatron.experts import CoreExperts
 
 
 @dataclass(slots=True, kw_only=True)
-class Pass:
-    """What a layer's parts need beside hidden states, while it computes. rotation: cos and sin, [U, 1, D / 2]
-    each. load: what its router does is counted there; None: not."""
+class Counted:
+    """What a router's choices are added to, while a layer computes. load: None: to nothing."""
 
-    attend: Attend
-    scale: float
-    packing: Packing | None = None
-    rotation: tuple[Tensor, Tensor] | None = None
+    sigmoid: bool
     load: RouterLoad | None = None
 
     def count(
@@ -40,15 +46,16 @@ class Pass:
         """A hook of Megatron's router: [S, 1, H] → weights and choices, [S, E] each."""
         weights_SE, chosen_SE = found[:2]
         experts_SK = chosen_SE.nonzero()[:, 1].view(len(chosen_SE), -1)
-        logits = router.gating(given[0])  # type: ignore[operator]
+        logits_SE = router.gating(given[0]).float().flatten(0, -2)  # type: ignore[operator]
+        scores_SE = logits_SE.sigmoid() if self.sigmoid else logits_SE.softmax(-1)
         routes = Routes(
             experts_UK=experts_SK,
             weights_UK=weights_SE.gather(1, experts_SK),
-            probabilities_UE=logits.float().flatten(0, -2).softmax(-1),
+            probabilities_UE=scores_SE / scores_SE.sum(-1, keepdim=True)
+            if self.sigmoid
+            else scores_SE,
         )
-        if (
-            self.load is not None
-        ):  # computed all the same: a layer that is recomputed does the same twice
+        if self.load is not None:  # computed all the same: a recomputed layer does the same twice
             self.load.add(routes)
 
 
@@ -67,23 +74,29 @@ class CoreLayer(nn.Module):
     ) -> None:
         super().__init__()
         self._recompute = recompute
-        self._pass = Pass(attend=attend, scale=architecture.score_scale)
+        self._now = Now(core=core, architecture=architecture, attend=attend)
+        self._dispatcher: Any = None
         experts = architecture.experts_in(index)
+        self._counted = Counted(sigmoid=experts is not None and experts.scores == "sigmoid")
         spec = core.get_gpt_layer_local_spec(
             num_experts=experts.count if experts else None,
             moe_grouped_gemm=False,
-            qk_layernorm=architecture.qk_norm,
+            qk_layernorm=architecture.qk_norm or architecture.latent is not None,
+            multi_latent_attention=architecture.latent is not None,
             normalization="RMSNorm",
         )
         of = spec.submodules  # type: ignore[attr-defined]
         of.input_layernorm = of.pre_mlp_layernorm = CoreNorm
-        attention = of.self_attention.submodules
-        attention.core_attention = CoreAttention.for_pass(self._pass)
-        if architecture.qk_norm:
-            attention.q_layernorm = attention.k_layernorm = CoreNorm
-        self.of_core = core.TransformerLayer(config=config, submodules=of, layer_number=index + 1)
+        self._replace_attention(of.self_attention)
         if experts is not None:
-            self.of_core.mlp.router.register_forward_hook(self._pass.count)  # type: ignore
+            of.mlp.submodules.experts = CoreExperts
+        self.of_core = core.TransformerLayer(config=config, submodules=of, layer_number=index + 1)
+        if architecture.latent is not None:
+            _repeat_narrow(self.of_core.self_attention, config)  # type: ignore[arg-type]
+        _fuse(self.of_core.mlp)  # type: ignore[arg-type]
+        if experts is not None:
+            self.of_core.mlp.router.register_forward_hook(self._counted.count)  # type: ignore
+            self._dispatcher = self.of_core.mlp.token_dispatcher  # type: ignore[union-attr]
 
     def forward(
         self,
@@ -104,11 +117,29 @@ class CoreLayer(nn.Module):
         rotation: tuple[Tensor, Tensor],
         load: RouterLoad | None,
     ) -> Tensor:
-        now = self._pass
-        now.packing, now.rotation, now.load = packing, rotation, load
-        output: Tensor = self.of_core(hidden_states=hidden_SH[:, None], attention_mask=None)[0]
-        now.packing = now.rotation = now.load = None
-        return output[:, 0]
+        now, counted = self._now, self._counted
+        now.packing, now.rotation, counted.load = packing, rotation, load
+        try:
+            output: Tensor = self.of_core(hidden_states=hidden_SH[:, None], attention_mask=None)[0]
+            return output[:, 0]
+        finally:  # a layer that is computed again ends with an exception, once it has what is needed
+            now.packing = now.rotation = counted.load = None
+            if self._dispatcher is not None:  # would keep all that its weights are made of
+                self._dispatcher.probs = None
+
+    def _replace_attention(self, spec: object) -> None:
+        latent = self._now.architecture.latent is not None
+        of = spec.submodules  # type: ignore[attr-defined]
+        of.core_attention = nn.Identity
+        spec.module = attending(  # type: ignore[attr-defined]
+            CoreLatent if latent else CoreHeads,
+            spec.module,  # type: ignore[attr-defined]
+            self._now,
+        )
+        if latent:
+            of.q_layernorm = of.kv_layernorm = LatentNorm
+        elif self._now.architecture.qk_norm:
+            of.q_layernorm = of.k_layernorm = CoreNorm
 
 
 class CoreNorm(nn.Module):
@@ -129,26 +160,42 @@ class CoreNorm(nn.Module):
         return rms_norm(x, self.weight, self.epsilon)
 
 
-class CoreAttention(nn.Module):
-    """Attention of packed tokens. `for_pass` makes the class of one layer's."""
+class LatentNorm(CoreNorm):
+    """Of compressed vectors."""
 
-    current: Pass
+    def __init__(self, config: object, hidden_size: int, **others: object) -> None:
+        super().__init__(config, hidden_size, eps=LATENT_EPSILON)
 
-    def __init__(self, config: object, *arguments: object, **others: object) -> None:
-        super().__init__()
 
-    @classmethod
-    def for_pass(cls, current: Pass) -> type["CoreAttention"]:
-        """Megatron makes its layers from classes."""
-        return type("CoreAttention", (cls,), {"current": current})
+class CoreFeedForward:
+    """Stands before Megatron's class of feed-forwards, whose matrices it has: gate and up meet in this
+    project's operation, where Megatron has three of torch's, and one of its own on a GPU alone."""
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, *arguments: object, **others: object
-    ) -> Tensor:
-        """[U, 1, A, D], [U, 1, N, D] twice → [U, 1, A D]."""
-        of = self.current
-        assert of.packing is not None and of.rotation is not None, "a layer outside of a pass"
-        query_UAD = rotate(query.squeeze(1), *of.rotation)
-        key_UND = rotate(key.squeeze(1), *of.rotation)
-        mixed_UX = of.attend(query_UAD, key_UND, value.squeeze(1), of.packing, scale=of.scale)
-        return mixed_UX[:, None]
+    linear_fc1: Any
+    linear_fc2: Any
+
+    def forward(self, hidden_states: Tensor, *others: None, **more: None) -> tuple[Tensor, None]:
+        """[S, 1, H] → [S, 1, H], and no bias."""
+        output: tuple[Tensor, None] = self.linear_fc2(swiglu(self.linear_fc1(hidden_states)[0]))
+        return output
+
+
+def _fuse(feed_forward: nn.Module) -> None:
+    """Change the class of a layer's feed-forward, or of the shared expert beside its experts. Megatron looks
+    at the class as it makes it, so that it is changed afterwards."""
+    if not hasattr(feed_forward, "router"):
+        feed_forward.__class__ = type("CoreFeedForward", (CoreFeedForward, type(feed_forward)), {})
+    elif (shared := getattr(feed_forward, "shared_experts", None)) is not None:
+        plain = type("CoreFeedForward", (CoreFeedForward, type(shared).__mro__[1]), {})
+        shared.__class__ = type("CoreSharedExpert", (type(shared), plain), {})
+
+
+def _repeat_narrow(attention: nn.Module, config: object) -> None:
+    """Each tensor rank has the whole of the matrices that make narrow vectors, which Megatron would cut."""
+    for name in ("linear_q_down_proj", "linear_kv_down_proj"):
+        if (cut := getattr(attention, name, None)) is not None:
+            degree: int = config.tensor_model_parallel_size  # type: ignore[attr-defined]
+            rows, columns = cut.weight.shape
+            whole = WholeMatrix(rows * degree, columns, like=cut.weight)
+            whole.weight.sequence_parallel = degree > 1  # type: ignore[attr-defined]
+            setattr(attention, name, whole)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from rljob_api.model.architecture import Shape
 from rljob_api.topology.devices import UpdateDegrees
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.models.architecture import Architecture
+from rljob_runtime.models.architecture import Architecture, Experts
 from rljob_runtime.models.blocks.packed_attention import Attend, attend
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.policy_model import PolicyModel
@@ -25,61 +25,57 @@ from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.update.update_megatron.core import Core
 from rljob_runtime.update.update_megatron.layers import CoreLayer
-from rljob_runtime.update.update_megatron.weights import is_cut
+from rljob_runtime.update.update_megatron.weights import ENDS, hold, is_cut, tensors_of
 
 
-def check_architecture(architecture: Architecture, degrees: UpdateDegrees) -> None:
-    """Raise ConfigError for what is not translated, and for degrees that Megatron's layers cannot have."""
-    experts, tensor = architecture.experts, degrees.tensor
-    if degrees.expert > 1 and tensor > 1:
-        raise ConfigError(
-            f"spec.update.parallelism: expert is {degrees.expert} and tensor {tensor}; engine megatron "
-            "shares experts by one of them"
-        )
+def check_architecture(architecture: Architecture) -> None:
+    """Raise ConfigError for what is not translated."""
+    latent, experts = architecture.latent, architecture.experts
     lacking = {
-        "latent attention": architecture.latent is not None,
         "biases of o_proj": architecture.output_bias,
         "biases of the feed-forward": architecture.mlp_bias,
-        "an expert for all tokens": experts is not None and experts.shared_intermediate > 0,
-        "groups of experts": experts is not None and experts.groups > 1,
-        "a router of sigmoids": experts is not None and experts.scores != "softmax",
-        "scaled weights of experts": experts is not None and experts.scale != 1.0,
-    }
+        "biases of latent attention": latent is not None and architecture.qkv_bias,
+    } | (_lacking_routes(experts) if experts else {})
     if found := [what for what, has in lacking.items() if has]:
         raise ConfigError(
             f"spec.update.engine megatron does not train {architecture.name}, which has "
             f"{', '.join(found)} (config.json); use update.engine: torch"
         )
-    for what, number in (
-        ("num_key_value_heads", architecture.num_kv_heads),
-        ("intermediate_size", architecture.intermediate_size),
-        ("moe_intermediate_size", experts.intermediate_size if experts else 0),
-    ):
-        if number % tensor:
-            raise ConfigError(
-                f"spec.update.parallelism.tensor is {tensor}, which does not divide {what}={number} "
-                f"(config.json); engine megatron needs that, engine torch does not"
-            )
+
+
+def _lacking_routes(experts: Experts) -> dict[str, bool]:
+    """What Megatron's router does otherwise."""
+    sigmoid, counted = experts.scores == "sigmoid", 1 if experts.group_score == "best" else 2
+    return {
+        "sigmoids of a router whose weights do not add up to 1": sigmoid
+        and (not experts.normalized or experts.chosen == 1),
+        "a softmax over groups of experts whose weights add up to 1": not sigmoid
+        and experts.groups > 1
+        and experts.normalized,
+        f"groups of experts scored by their {experts.group_score}": experts.groups > 1
+        and counted != experts.chosen // experts.chosen_groups,
+    }
 
 
 def config_of(
     core: Core, architecture: Architecture, degrees: UpdateDegrees, *, dtype: torch.dtype
 ) -> object:
     """Megatron's TransformerConfig. Gradients are sums: `calculate_per_token_loss` keeps it from means."""
-    more: dict[str, object] = {}
+    make, more = core.TransformerConfig, dict[str, object]()
     if (experts := architecture.experts) is not None:
+        more |= _config_of_experts(experts, degrees)
+    if (latent := architecture.latent) is not None:
+        make = core.MLATransformerConfig
         more |= {
-            "num_moe_experts": experts.count,
-            "moe_router_topk": experts.chosen,
-            "moe_ffn_hidden_size": experts.intermediate_size,
-            "moe_router_pre_softmax": not experts.normalized,
-            "moe_router_load_balancing_type": "none",
-            "moe_router_dtype": "fp32",
-            "moe_token_dispatcher_type": "alltoall",
-            "expert_model_parallel_size": degrees.expert,
-            "expert_tensor_parallel_size": degrees.tensor,
+            "multi_latent_attention": True,
+            "q_lora_rank": latent.query_rank,
+            "kv_lora_rank": latent.kv_rank,
+            "qk_head_dim": latent.nope_dim,
+            "qk_pos_emb_head_dim": latent.rope_dim,
+            "v_head_dim": latent.value_dim,
+            "rope_type": "rope",  # which this project turns by
         }
-    return core.TransformerConfig(
+    return make(
         num_layers=architecture.num_layers,
         hidden_size=architecture.hidden_size,
         num_attention_heads=architecture.num_heads,
@@ -88,7 +84,7 @@ def config_of(
         ffn_hidden_size=architecture.intermediate_size,
         layernorm_epsilon=architecture.norm_epsilon,
         normalization="RMSNorm",
-        qk_layernorm=architecture.qk_norm,
+        qk_layernorm=architecture.qk_norm or latent is not None,
         add_bias_linear=False,
         add_qkv_bias=architecture.qkv_bias,
         gated_linear_unit=True,
@@ -112,19 +108,55 @@ def config_of(
     )
 
 
+def _config_of_experts(experts: Experts, degrees: UpdateDegrees) -> dict[str, object]:
+    grouped = experts.groups > 1
+    return {
+        "num_moe_experts": experts.count,
+        "moe_router_topk": experts.chosen,
+        "moe_ffn_hidden_size": experts.intermediate_size,
+        "moe_shared_expert_intermediate_size": experts.shared_intermediate or None,
+        "moe_router_score_function": experts.scores,
+        "moe_router_pre_softmax": not experts.normalized,
+        "moe_router_num_groups": experts.groups if grouped else None,
+        "moe_router_group_topk": experts.chosen_groups if grouped else None,
+        "moe_router_topk_scaling_factor": experts.scale if experts.scale != 1.0 else None,
+        "moe_router_enable_expert_bias": experts.correction_bias,
+        "moe_router_bias_update_rate": 0.0,  # the model's stay, as with the engine torch
+        "moe_router_load_balancing_type": "none",
+        "moe_router_dtype": "fp32",
+        "moe_token_dispatcher_type": "alltoall",
+        "expert_model_parallel_size": degrees.expert,
+        "expert_tensor_parallel_size": expert_tensor(degrees),
+    }
+
+
+def expert_tensor(degrees: UpdateDegrees) -> int:
+    """Ranks that share an expert's matrices: those of tensor, where experts are not shared by number."""
+    return degrees.tensor if degrees.expert == 1 else 1
+
+
 class CoreDecoder(Decoder):
-    """A decoder that Megatron trains. held: the policy's weights where rollout and checkpoints look for them.
+    """A decoder that Megatron trains. held: the policy that was loaded, whose weights are views of its own.
 
     Megatron looks for `config`, and where a pipeline's ends share an embedding for the rest.
     """
 
     config: object
-    held: list[PolicyModel]
+    held: list[Decoder]
     pre_process = True
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Those that are held."""
         return self.held[0].named_hf_parameters()
+
+    def hold(self, prefix: str = "", *, filled: bool = True) -> None:
+        """As `weights.hold`, of tensors whose names begin so."""
+        own, held = (
+            {name: tensor for name, tensor in tensors_of(of).items() if name.startswith(prefix)}
+            for of in (self, self.held[0])
+        )
+        latent = self.architecture.latent is not None
+        hold(own, held, latent=latent, filled=filled)
 
     @property
     def share_embeddings_and_output_weights(self) -> bool:
@@ -147,8 +179,9 @@ def core_decoder(
     dtype: torch.dtype,
     recompute: bool,
 ) -> CoreDecoder:
-    """The rank's part of a decoder, its weights not set yet. groups: None for one rank; else the contract has
-    the shape of the model."""
+    """The rank's part of a decoder, whose weights `held` has from here on as views. groups: None for one
+    rank; else the contract has the shape of the model."""
+    assert isinstance(held, Decoder), "what Megatron trains was loaded as a decoder"
     with torch.device("meta"):
         decoder = CoreDecoder(architecture, dtype=dtype)
     decoder.config, decoder.held = config, [held]  # in a list, so that it is no part of this module
@@ -165,8 +198,7 @@ def core_decoder(
     if groups is None or shape is None:
         decoder.to_empty(device=device)
     else:
-        cut_parameters(decoder, held_slices(shape, groups.grid, groups.rank))
-        decoder.to(device)
+        cut_parameters(decoder, held_slices(shape, groups.grid, groups.rank), device=device)
         share_ends(decoder, groups)
         share_layers(decoder, groups)
         if part.last and backbone.norm is not None:
@@ -174,12 +206,15 @@ def core_decoder(
             backbone.norm.weight.sequence_parallel = shared  # type: ignore[attr-defined]
         if part.last and not part.first and architecture.tied:
             backbone.embed_tokens.weight.shared = True  # type: ignore[attr-defined]
+    for end in ENDS:
+        decoder.hold(end, filled=False)
     attention = _attention(groups)
-    with device:
-        for index in own:
+    for index in own:
+        with device:
             layers[index] = CoreLayer(
                 core, config, architecture, index, attend=attention, recompute=recompute
             )
+        decoder.hold(f"model.layers.{index}.", filled=False)  # at most one layer is there twice
     for name, parameter in decoder.named_parameters():
         if is_cut(name):  # else the norm of the gradient has the first tensor rank's alone
             parameter.tensor_model_parallel = True  # type: ignore[attr-defined]

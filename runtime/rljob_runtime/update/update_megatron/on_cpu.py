@@ -57,8 +57,10 @@ def answer() -> None:
     own = {name: _on_cpu(getattr(torch, name)) for name in FACTORIES}
     on_cpu = _Answering(torch, own | {"cuda": _cuda()})
     for name, module in list(sys.modules.items()):
-        if name.startswith(PACKAGE) and vars(module).get("torch") is torch:
-            vars(module)["torch"] = on_cpu
+        if name.startswith(PACKAGE):
+            _uncompiled(module, within=name)
+            if vars(module).get("torch") is torch:
+                vars(module)["torch"] = on_cpu
 
 
 @contextmanager
@@ -76,6 +78,17 @@ def named_as_on_cuda() -> Iterator[None]:
         yield
     finally:
         torch.Tensor.type = plain  # type: ignore[method-assign]
+
+
+def _uncompiled(owner: Any, *, within: str) -> None:
+    """Functions of a module and of its classes as they were before torch.compile, which would take a compiler
+    and a minute where Megatron asks for it."""
+    for name, value in list(vars(owner).items()):
+        plain = getattr(value, "_torchdynamo_orig_callable", None)
+        if plain is not None:
+            setattr(owner, name, plain)
+        elif isinstance(value, type) and value.__module__ == within and value is not owner:
+            _uncompiled(value, within=within)
 
 
 def _cuda() -> ModuleType:

@@ -4,18 +4,23 @@ Made by `engine`. Gradients of undivided losses add up in `main_grad` and are di
 over ranks, clips and steps, and with ZeRO 1 each rank a part.
 """
 
-import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rljob_api.spec.engines import Optimizer
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import CheckpointError
+from rljob_runtime.update.state_places import StateRange
 from rljob_runtime.update.update_megatron.core import Core, CoreOptimizer, ShardedModel
+from rljob_runtime.update.update_megatron.model import CoreDecoder
+from rljob_runtime.update.update_megatron.weights import parts_of
 
-STATE = "megatron_optimizer"
+MOMENTS, STEPS = ("exp_avg", "exp_avg_sq"), "adamw_step"
 
 
 class CoreGradients:
@@ -60,23 +65,33 @@ class CoreGradients:
         self._model.zero_grad_buffer()
 
 
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """Items of a parameter from `first` on, as they are stepped, with their group and their state."""
+
+    name: str
+    stepped: Tensor
+    first: int
+    group: dict[str, Any]
+    state: dict[str, Any]
+
+
 class CoreAdam:
-    """A `StepOptimizer`. load, store: give the model the policy's weights, and the policy the model's."""
+    """A `StepOptimizer`. The policy's weights are views of the module's, and in the ledger before `begin`."""
 
     def __init__(
         self,
         core: Core,
         model: ShardedModel,
-        module: nn.Module,
+        module: CoreDecoder,
         settings: Optimizer,
         *,
         dtype: torch.dtype,
         zero: bool,
-        load: Callable[[], None],
-        store: Callable[[], None],
+        ledger: MemoryLedger,
     ) -> None:
         self._core, self._model, self._module, self._settings = core, model, module, settings
-        self._load, self._store = load, store
+        self._dtype, self._zero, self._ledger = dtype, zero, ledger
         config = core.OptimizerConfig(
             optimizer="adam",
             lr=settings.learning_rate,
@@ -94,7 +109,9 @@ class CoreAdam:
 
     def begin(self) -> CoreGradients:
         """Zero from here on."""
-        parameters = self._module.parameters()
+        parameters = list(self._module.parameters())
+        self._ledger.track(MemoryKind.GRADIENTS, map(main_grad, parameters))
+        self._track()
         return CoreGradients(self._core, self._model, self._optimizer, parameters)
 
     def step(self, learning_rate: float) -> None:
@@ -109,39 +126,87 @@ class CoreAdam:
         with self._core.as_cuda():
             applied, _, _ = self._optimizer.step()
         assert applied, "Megatron skips steps for float16 alone"
-        self._store()
+        self._track()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """This rank's moments and the weights that it steps, as the bytes of a file of torch's."""
-        file = io.BytesIO()
-        moments = [part.optimizer.state_dict() for part in self._parts()]
-        torch.save({"moments": moments, "weights": self._stepped()}, file)
-        return {STATE: torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)}
+        """This rank's moments, and float32 main weights where there are any, by the module's names: the
+        live tensors, not copies."""
+        found, number = dict[str, Tensor](), 0
+        for of in self._owned():
+            state = of.state
+            found |= {f"{kind}.{of.name}": state[kind] for kind in MOMENTS if kind in state}
+            number = max(number, int(state.get("step", of.group.get("step", 0))))
+            if self._dtype != torch.float32:
+                found[f"main.{of.name}"] = of.stepped.detach()
+        return found | {STEPS: torch.tensor(float(number))}
+
+    def ranges(self) -> dict[str, StateRange]:
+        """Of all that a state has once a step was made."""
+        kinds = MOMENTS if self._dtype == torch.float32 else (*MOMENTS, "main")
+        latent = self._module.architecture.latent is not None
+        return {STEPS: StateRange(kind=STEPS, shape=())} | {
+            f"{kind}.{of.name}": StateRange(
+                kind=kind,
+                shape=of.stepped.shape,
+                parameters=tuple(parts_of(of.name, latent=latent)),
+                first=of.first,
+            )
+            for of in self._owned()
+            for kind in kinds
+        }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """The policy has the weights of the same step. Raises CheckpointError for another engine's, or other
         degrees'."""
-        if STATE not in state:
+        number, given = int(state.get(STEPS, 0)), set(state) - {STEPS}
+        known = self.ranges()
+        wrong = given - set(known) | {
+            n for n in given & set(known) if state[n].shape != known[n].shape
+        }
+        if wrong or (number and len(state) != len(known)):
             raise CheckpointError(
-                f"the checkpoint holds {len(state)} tensors of the optimizer and no {STATE}: "
-                "another engine made it; resume with the update.engine of the run"
+                f"the checkpoint's {len(state)} tensors of the optimizer are not the {len(known)} of this "
+                "rank: another engine made it; resume with the update.engine of the run"
             )
-        self._load()
         self._optimizer.reload_model_params()
-        stored = torch.load(io.BytesIO(state[STATE].numpy().tobytes()), weights_only=True)
-        own, others = self._stepped(), stored["weights"]
-        if [weight.shape for weight in own] != [weight.shape for weight in others]:
-            raise CheckpointError(
-                f"the optimizer's {len(others)} tensors are those of other degrees of "
-                "spec.update.parallelism; resume with the run's"
-            )
-        for part, moments in zip(self._parts(), stored["moments"], strict=True):
-            part.optimizer.load_state_dict(moments)
-        with torch.no_grad():
-            for weight, value in zip(own, others, strict=True):
-                weight.copy_(value)
+        for of in self._owned():
+            of.state.clear()
+            if number:  # else the first step makes them
+                moments = {n: state[f"{n}.{of.name}"].clone() for n in MOMENTS}
+                of.state.update(moments, step=torch.tensor(float(number)))
+            if "step" in of.group:
+                of.group["step"] = number
+            if f"main.{of.name}" in state:
+                of.stepped.detach().copy_(state[f"main.{of.name}"])
+
+    def _owned(self) -> Iterator["_Owned"]:
+        """What this rank steps."""
+        names = {parameter: name for name, parameter in self._module.named_parameters()}
+        for part in self._parts():
+            groups, states = part.optimizer.param_groups, part.optimizer.state
+            if self._zero:
+                for parameter, (group, place) in part.model_param_group_index_map.items():
+                    first: int = part._get_model_param_range_map(parameter)["param"].start
+                    stepped = groups[group]["params"][place]
+                    name = names[parameter]
+                    yield _Owned(name, stepped, first, groups[group], states[stepped])
+                continue
+            mains = {getattr(p, "main_param", None): name for p, name in names.items()}
+            for of in groups:
+                for stepped in of["params"]:
+                    name = names[stepped] if stepped in names else mains[stepped]
+                    yield _Owned(name, stepped, 0, of, states[stepped])
+
+    def _track(self) -> None:
+        """Main weights, and the moments, which the first step makes."""
+        states = [state for part in self._parts() for state in part.optimizer.state.values()]
+        moments = [value for state in states for value in state.values() if torch.is_tensor(value)]
+        self._ledger.track(MemoryKind.OPTIMIZER, [*self._stepped(), *moments])
 
     def _stepped(self) -> list[Tensor]:
+        """Main weights, where they are others than the policy's."""
+        if self._dtype == torch.float32:
+            return []
         groups = [group for part in self._parts() for group in part.optimizer.param_groups]
         return [weight for group in groups for weight in group["params"]]
 

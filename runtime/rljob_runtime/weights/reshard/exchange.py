@@ -21,6 +21,7 @@ from rljob_runtime.weights.reshard.parcels import View
 from rljob_runtime.weights.reshard.peers import Listening, machines_of
 from rljob_runtime.weights.reshard.shared import SharedExchange, SharedSteps, is_shared
 from rljob_runtime.weights.reshard.step_collectives import Collective
+from rljob_runtime.weights.reshard.step_deltas import DeltaStep
 
 Wait = Callable[[Sequence[Pending], Iterable[int]], None]
 """For what is on its way from these ranks."""
@@ -30,7 +31,8 @@ class Exchanges:
     """This device's steps of a plan, in its order. All members make it together.
 
     plan: with the steps of all devices. members: these, by rank. shares_memory: False sends everything over
-    collectives. sent: type on the way. Raises WorkerError when a device does not come within timeout_seconds.
+    collectives. deltas: whether both ends keep what was sent last, so that changes alone travel, over those.
+    sent: type on the way. Raises WorkerError when a device does not come within timeout_seconds.
     """
 
     def __init__(
@@ -42,7 +44,12 @@ class Exchanges:
         sent: torch.dtype,
         timeout_seconds: float,
         shares_memory: bool,
+        deltas: bool = False,
     ) -> None:
+        shares_memory = shares_memory and not deltas
+        self._deltas: dict[tuple[int, int, tuple[int, ...]], DeltaStep] | None = (
+            {} if deltas else None
+        )
         self._device, self._whole = members.rank, members.whole
         self._backend, self._sent = backend, sent
         own = plan.of_device(self._device)
@@ -73,12 +80,13 @@ class Exchanges:
         shared = self._shared.exchange(bucket, hop, there) if self._shared else None
         if shared is not None:
             ledger.track(MemoryKind.BUFFERS, shared.buffers)
-        collectives = []
+        collectives: list[Collective | DeltaStep] = []
         for step in steps:
             if not is_shared(step, self._machine):
                 ledger.require(MemoryKind.BUFFERS, step.bytes)
-                collectives.append(self._collective(step))
-                ledger.track(MemoryKind.BUFFERS, collectives[-1].buffers)
+                made, buffers = self._on_its_way(bucket, step)
+                collectives.append(made)
+                ledger.track(MemoryKind.BUFFERS, buffers)
         if shared is None and not collectives:
             return None
         what = f"reshard rank {self._device}, bucket {bucket} of {len(self._steps)}"
@@ -93,6 +101,8 @@ class Exchanges:
         """No other reshard follows."""
         if self._shared is not None:
             self._shared.peers.close()
+        if self._presence is not None:
+            self._presence.close()
 
     def wait(self, pending: Sequence[Pending], ranks: Iterable[int] | None = None) -> None:
         """For what comes from `ranks`, or from all. The host hears meanwhile who is gone or gives up; it
@@ -111,12 +121,40 @@ class Exchanges:
             self._shared.give_up()
         return str(error) if self._presence is None else self._presence.give_up(error)
 
-    def _collective(self, step: Step) -> Collective:
-        like = torch.empty(0, device=self._backend.device)
-        group = self._groups.get(step.group)
-        return Collective(
-            step, self._device, sent=self._sent, group=group, whole=self._whole, like=like
+    @property
+    def kept_bytes(self) -> int:
+        """Of what was sent last and came last, for deltas."""
+        if self._deltas is None:
+            return 0
+        steps = (step for steps in self._steps for step in steps)
+        return sum(step.bytes for step in steps)
+
+    @property
+    def delta_bytes(self) -> int | None:
+        """That came in the last reshard; None without deltas, and where all of it was whole since nothing had
+        come before."""
+        if not self._deltas or any(step.exchanges < 2 for step in self._deltas.values()):
+            return None
+        return sum(step.came_bytes for step in self._deltas.values())
+
+    def _on_its_way(self, bucket: int, step: Step) -> tuple[Collective | DeltaStep, list[Tensor]]:
+        """A step, and what it takes anew."""
+        place, deltas = (bucket, step.hop, step.group), self._deltas
+        if deltas is not None and place in deltas:
+            return deltas[place], deltas[place].allocate()
+        made = (Collective if deltas is None else DeltaStep)(
+            step,
+            self._device,
+            sent=self._sent,
+            group=self._groups.get(step.group),
+            whole=self._whole,
+            like=torch.empty(0, device=self._backend.device),
         )
+        if isinstance(made, Collective):
+            return made, made.buffers
+        assert deltas is not None, "steps of deltas have a place"
+        deltas[place] = made
+        return made, made.allocate()
 
 
 class Exchange:
@@ -127,7 +165,7 @@ class Exchange:
         self,
         own: View,
         shared: SharedExchange | None,
-        collectives: Sequence[Collective],
+        collectives: Sequence[Collective | DeltaStep],
         what: str,
         wait: Wait,
     ) -> None:
@@ -142,6 +180,7 @@ class Exchange:
             if self._shared is not None:
                 self._shared.carry_out(self._own)
             self._await(pending)
+            self._await([work for one in self._collectives for work in one.follow()])
         except (RuntimeError, WorkerError) as error:
             raise WorkerError(f"{self._what}: {error}") from error
 

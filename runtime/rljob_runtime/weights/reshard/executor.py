@@ -49,7 +49,7 @@ class Resharder:
     timeout_seconds: of one wait for another device; after it a reshard raises WorkerError, and another
     Resharder is needed. merge: of what this device gives. Raises WorkerError when a device does not come in
     that time. gather_seconds, select_seconds: of the last reshard, of its exchanges, on the side stream, and
-    of the selection and its copies, as the host sees them.
+    of the selection and its copies, as the host sees them; received_bytes: of what others gave in it.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Resharder:
         timeout_seconds: float,
         members: Members | None = None,
         shares_memory: bool = True,
+        deltas: bool = False,
         merge: Merge = as_trained,
     ) -> None:
         members = members or World()
@@ -73,6 +74,7 @@ class Resharder:
         self._gone = [self._named(bucket, self._held) for bucket in plan.buckets]
         self._stream = backend.side_stream()
         self.gather_seconds = self.select_seconds = 0.0
+        self.received_bytes = 0
         self._exchanges = Exchanges(
             plan,
             backend,
@@ -80,11 +82,22 @@ class Resharder:
             sent=sent,
             timeout_seconds=timeout_seconds,
             shares_memory=shares_memory,
+            deltas=deltas,
         )
 
     def close(self) -> None:
         """No other reshard follows."""
         self._exchanges.close()
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of what is kept for deltas."""
+        return self._exchanges.kept_bytes
+
+    @property
+    def delta_bytes(self) -> int | None:
+        """That came in the last reshard, as `Exchanges` has them."""
+        return self._exchanges.delta_bytes
 
     @property
     def wanted(self) -> Mapping[str, Piece]:
@@ -94,15 +107,16 @@ class Resharder:
     @torch.no_grad()
     def run(
         self, update: Mapping[str, Tensor], new: New, *, release: Release | None = None
-    ) -> dict[str, Tensor]:
-        """The slices to generate with, by Hugging Face name; all devices call it together.
+    ) -> Iterator[tuple[str, Tensor]]:
+        """The slices to generate with, by Hugging Face name, as they come; all devices go through them
+        together, each to the end. Of those that the caller does not keep, a bucket's are held at a time.
 
         update: this device's slices of the layout that trains, by the same names; they are not written.
         release: None where they stay. Raises DeviceMemoryError when buffers do not fit, WorkerError that
         names who is gone.
         """
         try:
-            return self._run(update, new, release)
+            yield from self._run(update, new, release)
         except (RuntimeError, WorkerError) as error:
             raise WorkerError(self.give_up(error)) from error
         except BaseException as error:
@@ -121,10 +135,10 @@ class Resharder:
 
     def _run(
         self, update: Mapping[str, Tensor], new: New, release: Release | None
-    ) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
+    ) -> Iterator[tuple[str, Tensor]]:
         gathering: Gathering | None = None
         self.gather_seconds = self.select_seconds = 0.0
+        self.received_bytes = 0
         buckets = len(self._plan.buckets)
         for number in range(buckets + 2):
             begun = None
@@ -133,13 +147,14 @@ class Resharder:
             end = None
             if number > 1 and release is not None:
                 end = release(self._gone[number - 2])
+            found: dict[str, Tensor] = {}
             if 1 <= number <= buckets:
                 self._select(number - 1, gathering, update, new, found)
             if end is not None:
                 end()
             gathering = begun
+            yield from found.items()
         self._stream.run(self._exchanges.end).wait()
-        return found
 
     def _given(self, update: Mapping[str, Tensor], piece: Piece) -> Tensor:
         return self._merge(piece, _view(update, self._held, piece))
@@ -190,6 +205,7 @@ class Resharder:
         started = time.perf_counter()
         for piece, arrived in gathering.exchange.pieces():
             _view(found, wanted, piece).copy_(arrived)
+            self.received_bytes += arrived.nbytes
         self.select_seconds += time.perf_counter() - started
         gathering.exchange.taken()
 

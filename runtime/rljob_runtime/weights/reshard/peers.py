@@ -22,6 +22,7 @@ from torch import Tensor
 
 from rljob_runtime.devices.collective_notes import NOTES, GroupNotes
 from rljob_runtime.devices.members import Members
+from rljob_runtime.devices.sync_group import MEET_SECONDS
 from rljob_runtime.errors import WorkerError
 
 MADV_REMOVE = 9
@@ -62,7 +63,8 @@ class Peers:
     """This rank among `ranks`, all of one machine; they make it together. memory_bytes: what the others read
     of this rank.
 
-    timeout_seconds: of each wait. Raises WorkerError when one does not come, is gone or takes longer.
+    timeout_seconds: of each wait. Raises WorkerError when one does not come within MEET_SECONDS, is gone or
+    takes longer.
     """
 
     def __init__(
@@ -83,11 +85,11 @@ class Peers:
         notes = GroupNotes(f"shared memory, ranks {among}", rank=self._rank, size=len(ranks))
         self._notes = NOTES.add(self, notes)
         try:
-            links = listening.meet(others, descriptor, timeout_seconds)
+            links = listening.meet(others, descriptor, MEET_SECONDS)
         except OSError as error:
             raise WorkerError(
                 f"reshard rank {self._rank}: ranks {others} of this machine did not all come to share "
-                f"memory within {timeout_seconds:g} s: {error}"
+                f"memory within {MEET_SECONDS:g} s: {error}"
             ) from error
         finally:
             os.close(descriptor)

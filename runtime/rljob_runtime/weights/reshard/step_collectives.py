@@ -59,6 +59,10 @@ class Collective:
             self._parcels[self._device].fill(self._parts[self._device], own)
         return list(self._start())
 
+    def follow(self) -> list[Pending]:
+        """Nothing does."""
+        return []
+
     def pieces(self) -> Iterator[tuple[Piece, Tensor]]:
         """What others gave, when it is there."""
         for source, parcel in self._parcels.items():

@@ -3,7 +3,7 @@
 In each step of a job: `to_rollout`, generation, `prefetch` while inference states run, `to_update`, training.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from torch import Tensor
@@ -14,13 +14,13 @@ from rljob_runtime.weights.reshard.swap import Resting
 
 
 class Strategy(Protocol):
-    """All devices of the plan call `to_rollout` together; the rest is each device's own. resting: what goes
-    to the host."""
+    """All devices of the plan go through `to_rollout` together; the rest is each device's own. resting: what
+    goes to the host."""
 
     resting: Resting | None
 
-    def to_rollout(self, new: New) -> dict[str, Tensor]:
-        """The slices to generate with, by Hugging Face name, of `new` tensors."""
+    def to_rollout(self, new: New) -> Iterator[tuple[str, Tensor]]:
+        """The slices to generate with, by Hugging Face name, of `new` tensors, as they come."""
         ...
 
     def prefetch(self) -> None:
@@ -45,11 +45,11 @@ class AllgatherSwap:
         self.resting: Resting | None = self._resting
         self._away = False
 
-    def to_rollout(self, new: New) -> dict[str, Tensor]:
+    def to_rollout(self, new: New) -> Iterator[tuple[str, Tensor]]:
         """The update weights of each bucket leave behind it."""
         self.to_update()
         self._away = True
-        return self._resharder.run(self._update, new, release=self._resting.leave)
+        yield from self._resharder.run(self._update, new, release=self._resting.leave)
 
     def prefetch(self) -> None:
         """Copies go over a side stream."""
@@ -72,10 +72,9 @@ class Allgather:
         self._resharder, self._update = resharder, update
         self.resting: Resting | None = None
 
-    def to_rollout(self, new: New) -> dict[str, Tensor]:
-        """All weights to generate with are allocated first."""
-        made = {name: new(piece) for name, piece in self._resharder.wanted.items()}
-        return self._resharder.run(self._update, lambda piece: made[piece.tensor.name])
+    def to_rollout(self, new: New) -> Iterator[tuple[str, Tensor]]:
+        """Nothing leaves."""
+        return self._resharder.run(self._update, new)
 
     def prefetch(self) -> None:
         """Nothing left."""

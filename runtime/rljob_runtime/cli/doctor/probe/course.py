@@ -23,11 +23,14 @@ ARRIVAL_SECONDS = 45.0
 SUM_SECONDS = 120.0
 UNPLACED_SECONDS = 20.0
 """For which a pod without a place is waited for: what holds the devices may just be ending."""
+NICS_SECONDS = 10.0
+"""For which the device plugin is waited for, which looks after its pods every few seconds."""
 GONE_SECONDS = 30.0
 POLL_SECONDS = 1.0
 PORT = 29555
 MOST_SHELLS = 32
 """At once, where pods need not wait for each other."""
+NICS_ANNOTATION = "ascend.kubectl.kubernetes.io/ascend-910-configuration"
 HOPELESS = (
     "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError",
     "CreateContainerError", "RunContainerError", "CrashLoopBackOff",
@@ -74,6 +77,7 @@ def probe(plan: Plan, means: Means) -> Seen:
         pods, images = there[: plan.pods], there[plan.pods :]
         pods = _look(pods, means)
         pods = _sum(plan, pods, means)
+        pods = _nics(plan, pods, means)
     finally:
         left = _delete(plan, means)
         for name, why in left.items():
@@ -169,6 +173,31 @@ def _sum(plan: Plan, pods: list[PodSeen], means: Means) -> list[PodSeen]:
         return replace(pod, summed=answer or {"failure": problem})
 
     return _each(pods, ask, at_once=len(pods))
+
+
+def _nics(plan: Plan, pods: list[PodSeen], means: Means) -> list[PodSeen]:
+    """On Ascend, what the device plugin says of the devices of pods that cannot read it from a file."""
+    asked = {
+        pod.name for pod in pods if pod.looked and pod.looked.answer["device_addresses"] is None
+    }
+    if not plan.ascend or not asked:
+        return pods
+    deadline = means.clock() + NICS_SECONDS
+    while True:
+        found = {name_of(pod): nics_of(pod) for pod in _listed(plan, means)}
+        if all(found.get(name) is not None for name in asked) or means.clock() >= deadline:
+            return [replace(pod, nics=found.get(pod.name)) for pod in pods]
+        means.sleep(POLL_SECONDS)
+
+
+def nics_of(pod: Manifest) -> dict[str, str] | None:
+    """Addresses by device of a pod's annotation; None where there is none that can be read."""
+    try:
+        told = json.loads(pod["metadata"]["annotations"][NICS_ANNOTATION])
+        given = {str(one["device_id"]): str(one.get("device_ip") or "") for one in told["devices"]}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return {device: address for device, address in given.items() if address}
 
 
 def _each(pods: list[PodSeen], ask: Callable[[PodSeen], PodSeen], *, at_once: int) -> list[PodSeen]:

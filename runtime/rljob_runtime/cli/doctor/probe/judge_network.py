@@ -56,12 +56,21 @@ def device_networks(plan: Plan, looked: Answers) -> Iterator[Finding]:
     if not plan.ascend:
         return
     for pod, one in looked:
-        given, devices = one.answer["device_addresses"], one.answer["devices"]
+        given, devices, where = (
+            one.answer["device_addresses"],
+            one.answer["devices"],
+            "/etc/hccn.conf",
+        )
         if given is None:
-            why = "no /etc/hccn.conf in the pod; on the node, hccn_tool -i 0 -ip -g shows addresses"
+            given, where = pod.nics, "the device plugin"
+        if given is None:
+            why = (
+                "neither /etc/hccn.conf in the pod, which Ascend's container runtime does not mount, nor "
+                "the device plugin's annotation of it; on the node, hccn_tool -i 0 -ip -g shows addresses"
+            )
             yield skipped(f"{pod.node}: {why}")
         elif len(given) < devices:
-            text = f"{pod.node}: /etc/hccn.conf has addresses of {len(given)} devices, the pod {devices}"
+            text = f"{pod.node}: {where} has addresses of {len(given)} devices, the pod {devices}"
             yield warn(text, "hccn_tool -i N -ip -s address ... on the node")
         else:
             yield ok(f"{pod.node}: {len(given)} devices with addresses of their own")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from rljob_api.topology.pod_names import RUNS_DIRECTORY
 from rljob_api.topology.worker_pods import (
-    ASCEND_POD_LABELS,
     DRIVER_PATHS,
     EMULATED_REQUESTS,
     HCCL_PORT,
     PULL_POLICY,
     USER,
+    ascend_pod_labels,
 )
 from rljob_runtime.cli.doctor.cluster_facts import Manifest
 from rljob_runtime.cli.doctor.probe.plan import OtherImage, Plan
@@ -102,7 +102,7 @@ def _pod(plan: Plan, name: str, *, role: str) -> Manifest:
         "metadata": {
             "name": name,
             "namespace": plan.namespace,
-            "labels": labels | (ASCEND_POD_LABELS if plan.ascend else {}),
+            "labels": labels | (ascend_pod_labels(plan.resource) if plan.ascend else {}),
         },
         "spec": spec | {key: value for key, value in optional.items() if value},
     }

@@ -16,7 +16,8 @@ class Looked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSeen:
     """One pod. node, address: "" before it has them. problem: why it does not run, or did not answer; "" of a
-    pod that did all. summed: its answer to `reduce`."""
+    pod that did all. summed: its answer to `reduce`. nics: addresses of its devices' own NICs by device, as
+    Ascend's device plugin says in its annotations; None where it says nothing."""
 
     name: str
     node: str = ""
@@ -24,6 +25,7 @@ class PodSeen:
     problem: str = ""
     looked: Looked | None = None
     summed: dict[str, Any] | None = None
+    nics: dict[str, str] | None = None
 
 
 Answers = list[tuple[PodSeen, Looked]]

@@ -1,0 +1,247 @@
+"""What takes time in a simulated run, as numbers: what the planner's arithmetic says, unless others are
+given.
+
+The states of `devices` ask for seconds of what they do with the samples that they have. A cost is a field, so
+that rates measured in a run can take the place of any of them (`dataclasses.replace`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from rljob_api.check.shape_rules import shape_problems
+from rljob_api.model.architecture import Shape, find_shape
+from rljob_api.model.layout import stages
+from rljob_api.spec.engines import Recompute, UpdateParallelism
+from rljob_api.spec.problems import InvalidJob, Problem
+from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.resolved import ResolvedJob, ResolvedSpec, resolve
+from rljob_plan.decoding import active_parameters, attention_flops, joined_seconds
+from rljob_plan.engines import planned_engine
+from rljob_plan.machines import Machine, Shares, rates_of
+from rljob_plan.memory import frozen_models, plan_memory
+from rljob_plan.performance import (
+    BACKWARD,
+    Training,
+    optimizer_seconds,
+    sent_seconds,
+    swap_seconds,
+    training_of,
+    weights_seconds,
+)
+from rljob_plan.plan import other_shapes
+from rljob_plan.resharding.widths import ITEM_BYTES
+from rljob_plan.shards import rollout_shard
+from rljob_runtime.dock.growing import Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """Of one replica that generates. prompt_seconds: of a prompt's token. A pass over all sequences takes
+    pass_seconds, and sequence_seconds of each; reading the weights, weights_seconds, takes as long as
+    product_seconds of each sequence or longer; context_seconds of each token that it sees. room: sequences at
+    a time."""
+
+    prompt_seconds: float
+    pass_seconds: float
+    weights_seconds: float
+    product_seconds: float
+    sequence_seconds: float
+    context_seconds: float
+    room: int
+
+    def seconds(self, sequences: Array, contexts: Array, passes: Array) -> Array:
+        """Of so many passes over so many sequences, which begin with so many tokens of context together."""
+        each = np.maximum(self.weights_seconds, sequences * self.product_seconds)
+        each = each + self.pass_seconds + sequences * self.sequence_seconds
+        seen = passes * contexts + sequences * passes * (passes + 1) / 2
+        found: Array = passes * each + self.context_seconds * seen
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """Of one replica of a model that scores, or is trained. flop_seconds: of an operation of the policy's
+    forward pass; token_seconds: of a packed token that is sent; pass_seconds: of a micro-batch beside
+    these."""
+
+    flop_seconds: float
+    token_seconds: float = 0.0
+    pass_seconds: float = 0.0
+
+    def seconds(self, flops: float, tokens: float, passes: float) -> float:
+        """Of micro-batches with so many operations of the policy's forward pass, and tokens."""
+        return flops * self.flop_seconds + tokens * self.token_seconds + passes * self.pass_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewards:
+    """Seconds of a sample's reward are log-normal: their mean, and the deviation of their logarithm; so many
+    are judged at a time. share: of samples that pass, on average; spread: how unlike prompts are in it."""
+
+    mean_seconds: float = 0.002
+    sigma: float = 0.5
+    at_a_time: int = 1
+    share: float = 0.5
+    spread: float = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Of one job. token_flops, seen_flops: of a packed token in the policy's forward pass, and of a pair of
+    tokens of which one sees the other. states: of inference and training. optimizer_seconds: of an optimizer
+    step, with what is sent once in it. reshard_seconds: of the weights' way to the rollout. dispatch_bytes:
+    of the link of a warehouse, in a second. fixed_seconds: of a step, beside all else. save_seconds: of a
+    checkpoint."""
+
+    token_flops: float
+    seen_flops: float
+    decoding: Decoding
+    states: Mapping[str, Passes]
+    optimizer_seconds: float
+    reshard_seconds: float
+    dispatch_bytes: float
+    fixed_seconds: float = 0.0
+    save_seconds: float = 0.0
+    rewards: Rewards = field(default_factory=Rewards)
+
+
+def planned(
+    job: RLJob, *, base_dir: Path, rates: Iterable[str] = ()
+) -> tuple[ResolvedJob, Costs, int]:
+    """The job, what takes how long by the planner's arithmetic, and a device's peak bytes. rates: in place of
+    the table's, see `rates_of`. Raises InvalidJob where the model's shape is unknown or forbids the job."""
+    machine = rates_of(job.spec.accelerator.type, rates)
+    shape = find_shape(job.spec.model, base_dir=base_dir)
+    if shape is None:
+        message = f"{job.spec.model.path} is a model of unknown shape, whose time cannot be predicted; use a "
+        message += "family that docs/models.md lists"
+        raise InvalidJob([Problem("spec.model.path", message)])
+    resolved = resolve(job)
+    others, _ = other_shapes(resolved.spec, base_dir=base_dir)
+    if problems := shape_problems(resolved.spec, shape, others):
+        raise InvalidJob(problems)
+    memory = plan_memory(resolved.spec, shape, others, with_reshard=False)
+    costs = planned_costs(resolved.spec, shape, machine, others=others)
+    return resolved, costs, max(phase.device for phase in memory.phases)
+
+
+def planned_costs(
+    spec: ResolvedSpec,
+    shape: Shape,
+    rates: tuple[Machine, Shares],
+    *,
+    others: Mapping[str, Shape] | None = None,
+) -> Costs:
+    """By arithmetic, as `performance` adds a step up. others: shapes of the models beside the policy."""
+    machine, shares = rates
+    done = training_of(spec, shape, packed=True)
+    fixed, a_token = _sent(spec, shape, machine, shares, done)
+    optimizer = optimizer_seconds(spec, shape, machine, shares) + fixed
+    states = _states(spec, shape, machine, shares, others or {}, a_token)
+    if spec.has_critic:
+        own = (others or {}).get("critic", shape).scorer()
+        optimizer += optimizer_seconds(spec.of_critic(), own, machine, shares)
+    return Costs(
+        token_flops=2.0 * active_parameters(shape),
+        seen_flops=attention_flops(shape),
+        decoding=_decoding(spec, shape, machine, shares, others or {}),
+        states=states,
+        optimizer_seconds=optimizer,
+        reshard_seconds=swap_seconds(spec, shape, machine)
+        + weights_seconds(spec, shape, machine, shares),
+        dispatch_bytes=machine.dispatch_bytes,
+        fixed_seconds=shares.fixed_seconds,
+        save_seconds=shape.total().total * 14 / len_hosts(spec) / machine.swap_bytes,
+    )
+
+
+def len_hosts(spec: ResolvedSpec) -> int:
+    """Nodes that devices which train sit on."""
+    return max(1, spec.roles.update // spec.accelerator.devices_per_node)
+
+
+def _states(
+    spec: ResolvedSpec,
+    shape: Shape,
+    machine: Machine,
+    shares: Shares,
+    others: Mapping[str, Shape],
+    a_token: float,
+) -> dict[str, Passes]:
+    degrees = spec.update.parallelism
+    flop = 1 / (machine.flops * shares.products * _replica(degrees))
+    held = -(-shape.layers // degrees.pipeline)
+    beside = held * shares.pass_seconds / (1 + BACKWARD)
+    again = 1 + BACKWARD + float(spec.update.recompute == "full")
+    passes = training_of(spec, shape, packed=True).work.passes
+    waits = 1 + (degrees.pipeline - 1) / (degrees.virtual_pipeline * passes)
+    slower = planned_engine(spec.update.engine).slower
+    states = {
+        "reference": Passes(flop_seconds=flop, token_seconds=a_token / 3, pass_seconds=beside),
+        "update": Passes(
+            flop_seconds=flop * again * slower * waits,
+            token_seconds=a_token,
+            pass_seconds=beside * again * slower * waits,
+        ),
+    }
+    alone = {
+        name: (_replica(model.parallelism), own)
+        for name, (model, own) in frozen_models(spec, shape, others).items()
+    }
+    if spec.has_critic:
+        judge, own = spec.of_critic(), others.get("critic", shape).scorer()
+        alone["values"] = alone["critic"] = (_replica(judge.update.parallelism), own)
+    for name, (ranks, own) in alone.items():
+        larger = active_parameters(own) / active_parameters(shape)
+        more = again if name == "critic" else 1.0
+        states[name] = Passes(
+            flop_seconds=larger * more / (machine.flops * shares.products * ranks)
+        )
+    return states
+
+
+def _replica(degrees: UpdateParallelism) -> int:
+    """Devices of one."""
+    return degrees.tensor * degrees.pipeline * degrees.context
+
+
+def _sent(
+    spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares, done: Training
+) -> tuple[float, float]:
+    """Seconds of what is sent in an optimizer step whatever its tokens, and for each packed token."""
+    again: Recompute = "full" if spec.update.recompute == "full" else "none"
+    one = replace(done, steps=1)
+    none = replace(one, work=replace(done.work, tokens=0, positions=0, targets=0))
+    whole = sent_seconds(spec, shape, one, machine, shares, again)
+    fixed = sent_seconds(spec, shape, none, machine, shares, again)
+    return fixed, (whole - fixed) / max(1, done.work.tokens * done.work.passes)
+
+
+def _decoding(
+    spec: ResolvedSpec,
+    shape: Shape,
+    machine: Machine,
+    shares: Shares,
+    others: Mapping[str, Shape],
+) -> Decoding:
+    """As `decoding` adds it up."""
+    degrees, reads = spec.rollout.parallelism, machine.memory_bytes * shares.reads
+    item = ITEM_BYTES[spec.rollout.dtype]
+    layers = len(stages(shape.layers, degrees.pipeline)[0])
+    decoder = replace(shape, trains_tower=False)
+    rate = machine.flops * shares.products
+    met, with_one = (joined_seconds(spec, shape, n, machine, shares) for n in (0, 1))
+    cache = plan_memory(spec, shape, dict(others), with_reshard=False).kv_cache
+    product = 2.0 * active_parameters(shape) / (degrees.tensor * degrees.pipeline * rate)
+    return Decoding(
+        prompt_seconds=2.0 * active_parameters(shape) / (rate * degrees.tensor),
+        pass_seconds=shares.layer_seconds * shape.layers + met,
+        weights_seconds=degrees.pipeline * rollout_shard(spec, decoder).total * item / reads,
+        product_seconds=degrees.pipeline * product,
+        sequence_seconds=with_one - met,
+        context_seconds=degrees.pipeline * layers * shape.kv_items(degrees.tensor) * item / reads,
+        room=max(1, min(spec.rollout.max_sequences, cache.room or cache.wanted)),
+    )

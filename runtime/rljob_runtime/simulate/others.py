@@ -1,0 +1,170 @@
+"""What stands for the workers that have no device: the feeder of prompts, the rewards, the dock's servers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rljob_runtime.dock.growing import Array
+from rljob_runtime.dock.stats import Traffic
+from rljob_runtime.processes.actors.reward_worker import CLAIM_ROWS, RewardReport
+from rljob_runtime.record.spans import Span
+from rljob_runtime.samples.batches import BatchName
+from rljob_runtime.samples.flow import (
+    PICTURE_COLUMNS,
+    evaluation_states,
+    training_states,
+    written_bytes,
+)
+from rljob_runtime.simulate.dock import SimulatedDock
+from rljob_runtime.simulate.virtual_clock import Work
+from rljob_runtime.simulate.world import ITEM_BYTES, World
+
+MANY = 1_000_000
+"""Prompts that there are."""
+MOST_CLAIMS = 128
+"""Of the rewards of a batch; those of a run claim CLAIM_ROWS at a time, however many there are."""
+TASK_VALUES = 256
+"""Bytes of what rewards are told of a prompt, as values of a column."""
+
+
+class SimulatedFeeder:
+    """Puts a step's prompts."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._traffic = Traffic()
+
+    def facts(self) -> dict[str, int]:
+        """Prompts that training has."""
+        return {"train_size": MANY}
+
+    def feed(self, batch: BatchName, version: int, positions: Sequence[int] = ()) -> int:
+        """Put the batch's rows; again, it changes nothing."""
+        world, spec = self._world, self._world.spec
+        states = training_states(spec) if batch.kind == "train" else evaluation_states(spec)
+        groups, samples = world.sizes(batch)
+        prompts_G = world.drawn(batch).prompts_G
+        put = world.dock.put(
+            str(batch),
+            total=groups * samples,
+            states=states,
+            version=version,
+            indexes_G=np.arange(groups),
+            samples=samples,
+            lengths={"prompt": prompts_G, "task": np.full(groups, TASK_VALUES)}
+            | self._pictures(groups, samples),
+            reserve=written_bytes(spec, states=states),
+            names=[batch.row(prompt, i) for prompt in range(groups) for i in range(samples)],
+            groups=[batch.group(prompt) for prompt in range(groups)],
+        )
+        self._traffic.rows += put
+        self._traffic.bytes_written += 4 * int(prompts_G.sum()) + groups * TASK_VALUES
+        return put
+
+    def _pictures(self, groups: int, samples: int) -> dict[str, Array]:
+        """Columns of jobs that show them. They are moved once a group: each row has its part of the bytes."""
+        spec = self._world.spec
+        if not spec.model.vision:
+            return {}
+        num_bytes = 3 * spec.data.most_pixels(spec.batch.max_prompt_length)
+        values = -(-num_bytes // (ITEM_BYTES * samples))
+        return {
+            name: np.full(groups, count)
+            for name, count in zip(PICTURE_COLUMNS, (values, 2), strict=True)
+        }
+
+    def drop(self, batch: BatchName) -> int:
+        """Free the batch's rows."""
+        return self._world.dock.drop(str(batch))
+
+    def traffic(self) -> dict[str, Traffic]:
+        """What it moved since the last call."""
+        taken, self._traffic = self._traffic, Traffic()
+        return {"feed": taken}
+
+
+class SimulatedRewards:
+    """Judges groups until the batch is done."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._traffic = Traffic()
+
+    def score(self, batch: BatchName) -> Work:
+        """Whole groups, as they come."""
+        world, drawn, report = self._world, self._world.drawn(batch), RewardReport()
+        groups, samples = world.sizes(batch)
+        limit = max(CLAIM_ROWS, groups * samples // MOST_CLAIMS) if world.streams else None
+        first, waited = None, 0.0
+        while True:
+            asked = world.clock.seconds
+            claimed, waits = yield world.dock.claim(
+                "reward", str(batch), owner="reward-0", limit=limit, whole_groups=True
+            )
+            self._traffic.wait_seconds += world.clock.seconds - asked
+            self._traffic.waited(waits)
+            if claimed.done:
+                break
+            if first is None:
+                first = world.clock.unix_seconds()
+            else:
+                waited += world.clock.seconds - asked
+            at = claimed.index_n, claimed.sample_n
+            yield float(drawn.seconds_GN[at].sum()) / world.costs.rewards.at_a_time
+            world.dock.write("reward", claimed, {"reward": np.ones(claimed.count, dtype=np.int64)})
+            self._count(claimed.count, int(claimed.lengths["response"].sum()))
+            self._report(report, claimed.index_n, drawn.passed_GN[at])
+        now = world.clock.unix_seconds()
+        report.span = Span(start=first or now, end=now, waited=waited)
+        return report
+
+    def traffic(self) -> dict[str, Traffic]:
+        """What it moved since the last call."""
+        taken, self._traffic = self._traffic, Traffic()
+        return {"reward": taken}
+
+    def _count(self, rows: int, tokens: int) -> None:
+        self._traffic.rows += rows
+        self._traffic.rows_read["response"] += rows
+        self._traffic.bytes_read["response"] += 4 * tokens
+        self._traffic.bytes_written += 4 * rows
+
+    @staticmethod
+    def _report(report: RewardReport, index_n: Any, passed_n: Any) -> None:
+        passes = passed_n.astype(float).tolist()
+        report.totals += passes
+        report.passes += passes
+        report.prompts += index_n.tolist()
+        begins = np.flatnonzero(np.diff(index_n, prepend=-1))
+        right_G = np.add.reduceat(passed_n.astype(int), begins)
+        sizes_G = np.diff([*begins.tolist(), len(index_n)])
+        report.groups += len(begins)
+        report.groups_with_signal += int(((right_G > 0) & (right_G < sizes_G)).sum())
+
+
+class SimulatedWarehouse:
+    """One of the dock's."""
+
+    def __init__(self, dock: SimulatedDock, index: int) -> None:
+        self._dock, self._index = dock, index
+
+    def address(self) -> tuple[str, int]:
+        """Nobody connects."""
+        return "simulated", self._index
+
+    def room(self) -> dict[str, int]:
+        """Capacity, and the most that was used since the last call, bytes."""
+        peak = self._dock.take_peak(self._index)
+        return {"peak_bytes": peak, "capacity_bytes": self._dock.capacity_bytes}
+
+
+class SimulatedController:
+    """One state's."""
+
+    def __init__(self, dock: SimulatedDock, state: str) -> None:
+        dock.add_controller(state)
+
+    def address(self) -> tuple[str, int]:
+        """Nobody connects."""
+        return "simulated", 0

@@ -1,0 +1,35 @@
+"""What stands in Megatron Core's layers for its experts: all of a rank in two stacks, one product for all.
+
+Megatron's router chooses, and its dispatcher brings the tokens here, sorted by expert, and away. Used by
+`layers`.
+"""
+
+# X rows (a token at one of its experts), H hidden, E experts of this rank, I inner width of this rank
+
+import torch
+from torch import Tensor, nn
+
+from rljob_runtime.models.blocks.experts import run_sorted
+
+
+class CoreExperts(nn.Module):
+    """The stacks of `StackedExperts`. num_local_experts: of this rank. config: Megatron's."""
+
+    def __init__(self, num_local_experts: int, config: object, *parts: object, **more: object):
+        super().__init__()
+        of: dict[str, int] = vars(config)
+        inner = of["moe_ffn_hidden_size"] // of["expert_tensor_parallel_size"]
+        hidden, dtype = of["hidden_size"], config.params_dtype  # type: ignore[attr-defined]
+        gate_up = torch.empty(num_local_experts, 2 * inner, hidden, dtype=dtype)
+        self.gate_up_proj = nn.Parameter(gate_up)
+        self.down_proj = nn.Parameter(gate_up.new_empty(num_local_experts, hidden, inner))
+        for stack in self.parameters():  # whose gradients Megatron adds up over other ranks
+            stack.allreduce = of["expert_model_parallel_size"] == 1  # type: ignore[attr-defined]
+
+    def forward(
+        self, x_XH: Tensor, tokens_per_expert_E: Tensor, weights_X: Tensor
+    ) -> tuple[Tensor, None]:
+        """[X, H] → [X, H], weighted, and no bias."""
+        ends_E = tokens_per_expert_E.to(x_XH.device).cumsum(0)
+        output_XH = run_sorted(x_XH, ends_E, self.gate_up_proj, self.down_proj)
+        return (output_XH * weights_X[:, None]).to(x_XH.dtype), None
