@@ -1,9 +1,11 @@
 # Every target sets up what it needs; a second call costs nothing.
-.PHONY: run told test test-fast check e2e images release bench fuzz setup clean generate docs docs-serve
+.PHONY: run told test test-fast nightly check e2e images release bench fuzz setup clean generate docs docs-serve
 PY := .venv/bin/python
 # Folders of tests that start no server and take seconds.
 FAST := $(addprefix tests/,algorithms cli/cluster device_plugin devices/kernels docs models/tiny prompts record/events \
   report/analysis report/display run/guards samples task/data task/evaluation) $(wildcard tests/operator/test_*.py)
+# Failed tests that are repeated alone, at most; those that pass then are flaky. Continuous integration sets it.
+export REPEAT_FAILED ?= 0
 # A run starts a dozen processes: without compiled bytecode each would compile torch and Ray again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -16,11 +18,14 @@ told:
 	@echo "  2 to 3 min  examples/quickstart.yaml: 140 steps of a 0.9M-parameter model on two emulated devices"
 	@echo "  at the end  runs/quickstart*/report.html; Ctrl-C leaves a checkpoint, rljob run --resume goes on"
 
-test: .venv/.dev-ready  ## All tests
-	.venv/bin/pytest -n 2 --dist loadgroup tests
+test: .venv/.dev-ready  ## All tests but those of `make nightly`
+	.venv/bin/pytest -n 2 --dist loadgroup --repeat-failed $(REPEAT_FAILED) -m "not nightly" tests
+
+nightly: .venv/.dev-ready  ## Tests that are too slow for each push
+	.venv/bin/pytest -n 2 --dist loadgroup --repeat-failed $(REPEAT_FAILED) -m nightly --durations=20 tests
 
 test-fast: .venv/.dev-ready  ## Those that start neither Ray nor a server: at each save
-	.venv/bin/pytest -n 2 --dist loadgroup -m "not ray and not vllm and not run" $(FAST)
+	.venv/bin/pytest -n 2 --dist loadgroup -m "not ray and not vllm and not run and not nightly" $(FAST)
 
 check: .venv/.dev-ready docs  ## Format, lint, types, import contracts, generated files, chart, images, documentation
 	.venv/bin/ruff format --check .
@@ -43,7 +48,7 @@ docs: .venv/.docs-ready  ## The documentation as a site, in site/; a broken link
 docs-serve: docs  ## The same at http://localhost:8000; `make docs` beside it brings changes there
 	.venv/bin/zensical serve
 
-e2e: .venv/.dev-ready  ## End-to-end tests on the cluster of KUBECONFIG, else on a kind cluster (docs/e2e.md)
+e2e: .venv/.dev-ready  ## End-to-end tests on the cluster of KUBECONFIG, else on a kind cluster (docs/e2e.md); E2E="-m nightly e2e" for the slow ones
 	scripts/e2e.sh $(E2E)
 
 fuzz: .venv/.fuzz-ready  ## A minute of coverage-guided fuzzing of the dock's servers (docs/dock.md)

@@ -22,5 +22,5 @@ if [ -z "${KUBECONFIG:-}" ]; then
   export RLJOB_E2E_LOAD="kind load image-archive --name rljob-e2e"
   export RLJOB_E2E_KILL_NODE="docker pause" RLJOB_E2E_START_NODE="docker unpause"
 fi
-[ $# -gt 0 ] || set -- e2e
-.venv/bin/pytest -o timeout=1500 --durations=15 "$@"
+[ $# -gt 0 ] || set -- -m "not nightly" e2e
+.venv/bin/pytest -o timeout=1500 --durations=15 --repeat-failed "${REPEAT_FAILED:-0}" "$@"
