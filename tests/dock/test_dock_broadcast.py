@@ -13,6 +13,7 @@ import pytest
 from numbered_rows import pack
 from stored_columns import stored
 from stored_rows import Head, new_rows
+from wait_until import wait_until
 
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.controller.controller_server import ControllerServer
@@ -146,7 +147,8 @@ async def test_a_controller_of_a_pod_that_is_gone_asks_where_the_next_one_is(
         await snapshot.wait()
 
     await subscription.stop()
-    assert told == [lost_pod] * 3 + [dock.address.warehouses[0]]
+    assert told[:3] == [lost_pod] * 3
+    assert set(told[3:]) == {dock.address.warehouses[0]}
 
 
 def test_a_controller_with_a_wrong_token_learns_nothing(make_dock, graph) -> None:
@@ -157,8 +159,7 @@ def test_a_controller_with_a_wrong_token_learns_nothing(make_dock, graph) -> Non
     watcher = dock.client("watch")
 
     with ServerThread(stranger):
-        while not watcher.stats().refused:
-            time.sleep(0.02)
+        wait_until("the stranger is refused", lambda: watcher.stats().refused)
 
     assert watcher.stats().refused.keys() == {"token"}
     assert stranger.ledger.warehouse_epochs == {}
@@ -178,8 +179,7 @@ def test_a_waiting_claim_ends_when_its_batch_is_dropped(make_dock, rows_of) -> N
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not feeder.stats().waiting:
-        time.sleep(0.01)
+    wait_until("the claim waits", lambda: feeder.stats().waiting)
     feeder.drop_batch("t")
     thread.join(5)
 

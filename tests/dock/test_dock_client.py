@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 from dock_conversations import packed, sealed
+from wait_until import wait_until
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.columns import Ragged
@@ -98,8 +99,7 @@ def test_a_claim_waits_for_rows_and_wakes_at_once(make_dock, rows_of) -> None:
     thread = threading.Thread(target=wait)
     thread.start()
     feeder = dock.client("feed")
-    while not feeder.stats().waiting:
-        time.sleep(0.01)
+    wait_until("the claim waits", lambda: feeder.stats().waiting)
     feeder.put_rows("t", rows_of("t", groups=1, samples=2), total=2)
     put_at = time.monotonic()
     thread.join(5)
@@ -157,14 +157,21 @@ def test_rows_given_back_are_claimed_by_others(make_dock, rows_of) -> None:
     assert first.renew(claim.lease, claim.rows) == tuple(row.uid for row in claim.rows[:3])
 
 
-def test_leases_are_renewed_while_the_worker_lives(make_dock, rows_of) -> None:
-    dock = make_dock(lease_seconds=0.4)
+def test_leases_are_renewed_while_the_worker_lives(make_dock, rows_of, monkeypatch) -> None:
+    monkeypatch.setattr("rljob_runtime.dock.clients.keeper.RENEWALS_PER_LEASE", 600)
+    dock = make_dock(lease_seconds=60.0)
     dock.client("feed").put_rows("t", rows_of("t", groups=1, samples=2), total=2)
     first, second = dock.client("generate", "a"), dock.client("generate", "b")
     first.claim("t", timeout_seconds=5)
+    (controller,) = [t.server for t in dock.threads if t.server.role == "controller/generate"]
+    (lease,) = controller.ledger.leases.values()
+
+    for renewal in ("renewed", "renewed again"):
+        deadline = lease.deadline
+        wait_until(f"the lease is {renewal}", lambda now=deadline: lease.deadline > now)
 
     with pytest.raises(DockTimeout, match="a holds 2 rows"):
-        second.claim("t", timeout_seconds=1.2)
+        second.claim("t", timeout_seconds=0.1)
 
 
 def test_a_late_write_and_a_late_acknowledgement_have_no_effect(
@@ -223,8 +230,7 @@ def test_a_full_dock_parks_producers_until_rows_are_freed(
     )
     put.start()
     watcher = dock.client("watch")
-    while not watcher.stats().waiting:
-        time.sleep(0.01)
+    wait_until("the put waits", lambda: watcher.stats().waiting)
     assert 0 < watcher.stats().rows < total
     generate, reward, update = (dock.client(s) for s in ("generate", "reward", "update"))
     seen = 0
@@ -265,8 +271,7 @@ def test_a_parked_put_ends_when_its_batch_is_dropped(make_dock, rows_of) -> None
     thread = threading.Thread(target=put)
     thread.start()
     watcher = dock.client("watch")
-    while not watcher.stats().waiting:
-        time.sleep(0.01)
+    wait_until("the put waits", lambda: watcher.stats().waiting)
     freed = watcher.drop_batch("t")
     thread.join(5)
 
@@ -381,10 +386,12 @@ def test_a_second_request_before_the_answer_is_refused(make_dock) -> None:
 
 
 def test_a_silent_connection_is_closed(make_dock, monkeypatch) -> None:
-    monkeypatch.setattr("rljob_runtime.dock.wire.wire_server.HELLO_SECONDS", 0.1)
     dock = make_dock()
-    with socket.create_connection(dock.address.warehouses[0], timeout=5) as raw:
-        assert raw.recv(1) == b""
+    assert dock.client("watch").stats().refused == {}  # controllers are greeted
+    with monkeypatch.context() as impatient:
+        impatient.setattr("rljob_runtime.dock.wire.wire_server.HELLO_SECONDS", 0.1)
+        with socket.create_connection(dock.address.warehouses[0], timeout=30) as raw:
+            assert raw.recv(1) == b""
 
     assert dock.client("watch").stats().refused == {"silent": 1}
 

@@ -17,6 +17,7 @@ from forked_docks import ForkedDock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_rows import Head, new_rows
+from wait_until import wait_until
 
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.clients.transport import locate
@@ -136,8 +137,7 @@ def test_producers_wait_for_the_bytes_that_a_reader_holds(dock) -> None:
         writer.drop_batch("a")
         thread = threading.Thread(target=lambda: (put(writer, "b", rows=70), done.set()))
         thread.start()
-        while not reader.stats().waiting:
-            time.sleep(0.01)
+        wait_until("the put waits", lambda: reader.stats().waiting)
         assert set(columns["data"].row(69).tolist()) == {69}
     thread.join(10)
 
@@ -169,8 +169,7 @@ def test_a_view_past_its_lease_is_told_that_its_bytes_may_have_changed(make_dock
 
     expected = pytest.raises(DockLost, match="held for longer than a lease")
     with expected, reader.view(rows, ["data"]):
-        while not warehouse(watcher)["expired_pins"]:
-            time.sleep(0.05)
+        wait_until("the pin expires", lambda: warehouse(watcher)["expired_pins"])
 
     assert warehouse(watcher)["pins"] == 0
     assert reader.read(rows, ["data"])["data"].row(2)[0] == 2
@@ -309,8 +308,7 @@ def test_a_put_that_waits_for_room_is_stored_as_it_was_written(dock) -> None:
     put(first, "full", rows=60)
     waiting = threading.Thread(target=put, args=(second, "late"), kwargs={"rows": 30})
     waiting.start()
-    while not first.stats().waiting:
-        time.sleep(0.01)
+    wait_until("the put waits", lambda: first.stats().waiting)
     put_fails = pytest.raises(DockFull)
     with put_fails, dock.client("use", "third", full_timeout_seconds=0.1) as third:
         put(third, "never", rows=30)  # its bytes are given up while the second's still wait

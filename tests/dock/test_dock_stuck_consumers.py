@@ -32,7 +32,6 @@ def test_a_full_dock_names_the_stuck_state_and_who_holds_its_rows(
 def test_a_full_dock_without_claims_says_so_and_names_controllers_that_do_not_answer(
     make_dock, rows_of, monkeypatch
 ) -> None:
-    monkeypatch.setattr("rljob_runtime.dock.clients.holders.ANSWER_SECONDS", 0.1)
     dock = make_dock(capacity=16_000)
     feeder = dock.client("feed")
     feeder.put_rows("t", rows_of("t", groups=2, samples=4, reserve_bytes=900), total=8)
@@ -41,6 +40,7 @@ def test_a_full_dock_without_claims_says_so_and_names_controllers_that_do_not_an
     with pytest.raises(DockFull, match=r"nobody holds a claim$"):
         feeder.put_rows("u", more, total=8, timeout_seconds=0.1)
     dock.threads[1].stop()
+    monkeypatch.setattr("rljob_runtime.dock.clients.holders.ANSWER_SECONDS", 0.1)
     with pytest.raises(DockFull, match=r"state generate: stats waited 0\.1 s for controller/gener"):
         feeder.put_rows("u", more, total=8, timeout_seconds=0.1)
 

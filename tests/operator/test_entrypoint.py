@@ -3,11 +3,11 @@
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from cluster_jobs import identity, make_job
+from wait_until import wait_until
 
 from rljob_operator.build import entrypoint as module
 from rljob_operator.build.entrypoint import DRIVER_FILE, entrypoint
@@ -18,7 +18,7 @@ DRIVER = """#!/bin/sh
 trap 'echo stopped; exit 3' TERM
 echo "argv: $*"
 echo "a warning" >&2
-for i in $(seq 100); do test -f {go} && break; sleep 0.1; done
+for i in $(seq 600); do test -f {go} && break; sleep 0.1; done
 echo "last words"
 exit 7
 """
@@ -52,10 +52,7 @@ def run_folder(pod: Path) -> Path:
 
 def text_with(path: Path, end: str) -> str:
     """The file's text once it holds `end`: the copies come a moment after."""
-    for _ in range(100):
-        if path.exists() and end in path.read_text():
-            break
-        time.sleep(0.05)
+    wait_until(f"{path.name} has {end!r}", lambda: path.exists() and end in path.read_text())
     return path.read_text()
 
 
@@ -65,7 +62,7 @@ def test_the_driver_is_heard_in_the_pods_log_and_in_the_runs_folder_while_it_run
     early = text_with(pod / "pod.log", "a warning")
     assert "last words" not in early
     (pod / "go").touch()
-    assert driver.wait(timeout=10) == 7
+    assert driver.wait(timeout=60) == 7
 
     command = f"run /etc/rljob/rljob.yaml --output {run_folder(pod)} --resume-if-any"
     heard = f"argv: {command}\na warning\nlast words\n"
@@ -80,10 +77,10 @@ def test_before_the_heads_pod_ends_its_driver_does_and_a_later_one_waits_for_nob
     before_the_end = ["sh", "-c", STOP_DRIVER.replace(DRIVER_FILE, str(pod / "driver"))]
     threading.Thread(target=driver.wait).start()  # as Ray, who started it
 
-    first = subprocess.run(before_the_end, timeout=10)
-    again = subprocess.run(before_the_end, timeout=10, stderr=subprocess.DEVNULL)
+    first = subprocess.run(before_the_end, timeout=60)
+    again = subprocess.run(before_the_end, timeout=60, stderr=subprocess.DEVNULL)
 
-    assert driver.wait(timeout=10) == 3
+    assert driver.wait(timeout=60) == 3
     assert again.returncode == 0, first
 
 
@@ -93,7 +90,7 @@ def test_a_stop_reaches_the_driver_and_its_last_words_are_heard(pod):
 
     driver.send_signal(signal.SIGTERM)
 
-    assert driver.wait(timeout=10) == 3
+    assert driver.wait(timeout=60) == 3
     assert text_with(pod / "pod.log", "stopped").endswith("stopped\n")
 
 
@@ -102,7 +99,7 @@ def test_where_nothing_can_be_copied_the_driver_runs_all_the_same(pod, monkeypat
     monkeypatch.setattr(module, "POD_LOG", "/nowhere/at/all")
     (pod / "go").touch()
 
-    assert start(pod).wait(timeout=10) == 7
+    assert start(pod).wait(timeout=60) == 7
 
     assert (pod / "ray.log").read_text().endswith("a warning\nlast words\n")
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from whole_runs import (
     DriverHere,
     Finished,
-    free_port,
     kill_warehouses,
     run,
     run_while,

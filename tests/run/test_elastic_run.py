@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 from whole_runs import (
     DriverHere,
     Finished,
-    free_port,
     run,
     run_while,
     steps_done,

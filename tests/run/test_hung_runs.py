@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from page_data import page_data
-from whole_runs import DriverHere, free_port, run_while, wait_for_event
+from whole_runs import DriverHere, run_while, wait_for_event
 
 STAGE_SECONDS = 15
 HANGS = """

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from driver_world import FLOWS, Boundaries, ToldDriver, World, driver_of, job_with
+from wait_until import wait_until
 from whole_runs import (
     STARTS_OVER,
     finish,
@@ -28,6 +29,13 @@ from rljob_runtime.run.stages import Interrupted
 
 pytestmark = [pytest.mark.run]
 
+BLOCKED = '''
+import pathlib, time
+def reward(prompt, response, answer):
+    """Keeps the step from its end, so that the second interrupt comes before the first one's checkpoint."""
+    pathlib.Path({busy!r}).touch()
+    time.sleep(600)
+'''
 ONE = {"type": "emulated", "devicesPerNode": 1}
 
 
@@ -64,10 +72,11 @@ def test_a_run_on_ray_outlives_its_warehouse_and_goes_on_after_an_interrupt_with
 
 
 def test_a_second_interrupt_ends_at_once(job_file: Callable[..., Path], tmp_path: Path) -> None:
-    job = job_file(steps=2000, accelerator=ONE)
+    (tmp_path / "blocked.py").write_text(BLOCKED.format(busy=str(tmp_path / "busy")))
+    blocked = {"name": "blocked", "type": "python", "python": {"path": "blocked.py"}}
     folder = tmp_path / "run"
-    process = start(job, folder)
-    wait_for_event(folder, "step", 1, process)
+    process = start(job_file(steps=2000, accelerator=ONE, rewards=[blocked]), folder)
+    wait_until("the step is blocked", (tmp_path / "busy").exists)
 
     process.send_signal(signal.SIGINT)
     wait_for_text(folder, "Ctrl-C again ends at once", process)

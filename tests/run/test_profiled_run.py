@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import yaml
 from browser import MISSING, PROGRAM, Browser
+from free_ports import free_port
 from page_data import page_data
 from shown_run import READY, shown
-from whole_runs import SMALL_JOB, DriverHere, Finished, free_port, run_while
+from whole_runs import SMALL_JOB, DriverHere, Finished, run_while
 
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.report.watch.http_server import HttpServer

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from programs import needs
 from prometheus_client import start_http_server
 from prometheus_server import (
@@ -18,7 +19,7 @@ from prometheus_server import (
 )
 from run_events import event_of
 from tracked_job import TRACKED
-from whole_runs import RunsOfAll, free_port, run
+from whole_runs import RunsOfAll, run
 
 from rljob_api.check.load import load_job
 from rljob_api.topology.resolved import resolve

@@ -2,13 +2,12 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import pytest
+from free_ports import free_port
 
 from rljob_runtime.cli.doctor.probe import in_pod
 from rljob_runtime.cli.doctor.probe.pods import PROGRAM, command
@@ -57,8 +56,8 @@ def test_addresses_of_devices_are_read_from_ascends_file(tmp_path, monkeypatch):
     assert in_pod.device_addresses() == {"0": "29.1.2.3", "1": "29.1.2.4"}
 
 
-def test_pods_that_come_sum(free_port):
-    common = {"backend": "gloo", "size": 2, "address": "127.0.0.1", "port": free_port}
+def test_pods_that_come_sum():
+    common = {"backend": "gloo", "size": 2, "address": "127.0.0.1", "port": free_port()}
     pods = [start("reduce", **common, rank=rank, arrival=200, seconds=240) for rank in (0, 1)]
 
     answers = [result(pod) for pod in pods]
@@ -67,8 +66,8 @@ def test_pods_that_come_sum(free_port):
     assert all(answer["correct"] and answer["seconds"] > 0 for answer in answers)
 
 
-def test_who_does_not_come_in_time_is_left_out(free_port):
-    common = {"backend": "gloo", "size": 2, "address": "127.0.0.1", "port": free_port}
+def test_who_does_not_come_in_time_is_left_out():
+    common = {"backend": "gloo", "size": 2, "address": "127.0.0.1", "port": free_port()}
 
     answer = result(start("reduce", **common, rank=0, arrival=1, seconds=240))
 
@@ -81,10 +80,3 @@ def test_what_hangs_is_ended_at_its_deadline_and_named():
     answer = result(start("reduce", **common, rank=1, arrival=1, seconds=8))
 
     assert "192.0.2.1:9" in answer["failure"] or "torch" in answer["failure"]
-
-
-@pytest.fixture
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]

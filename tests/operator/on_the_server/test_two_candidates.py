@@ -8,7 +8,10 @@ from job_client import until
 
 from rljob_operator.watch.lease import LeaderLease, LeaseTimes
 
-TIMES = LeaseTimes(duration=2.0, deadline=1.5, retry=0.2)
+TIMES = LeaseTimes(duration=15.0, deadline=10.0, retry=0.2)
+"""A busy machine's pauses are shorter than the deadline: nobody gives up in between."""
+SHORT = LeaseTimes(duration=2.0, deadline=1.5, retry=0.2)
+"""For who waits until the other one gives up."""
 
 
 class Line:
@@ -31,8 +34,8 @@ def candidate(kube, namespace):
     """`async with candidate("a") as (lease, task)`: one that tries to lead, then to keep leading."""
 
     @asynccontextmanager
-    async def running(name, store=kube):
-        lease = LeaderLease(store, namespace=namespace, name="operator", me=name, times=TIMES)
+    async def running(name, store=kube, times=TIMES):
+        lease = LeaderLease(store, namespace=namespace, name="operator", me=name, times=times)
         task = asyncio.create_task(lease.run(elected=lambda: None, lost=lambda: None))
         try:
             yield lease, task
@@ -65,10 +68,10 @@ async def test_one_leads_and_the_other_follows_when_it_gives_back(kube, namespac
 
 async def test_a_silent_leader_is_followed_only_after_it_has_given_up(kube, namespace, candidate):
     line = Line(kube)
-    async with candidate("a", line) as (first, _):
+    async with candidate("a", line, SHORT) as (first, _):
         await until(first.is_leader)
-        async with candidate("b") as (second, _):
-            await asyncio.sleep(3 * TIMES.retry)  # it has seen the other's lease
+        async with candidate("b", times=SHORT) as (second, _):
+            await asyncio.sleep(3 * SHORT.retry)  # it has seen the other's lease
             line.is_cut = True
             together = []
 

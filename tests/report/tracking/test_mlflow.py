@@ -5,9 +5,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from mlflow_server import MLflowServer, mlflow_server, program
 from programs import needs
-from whole_runs import free_port
 
 from rljob_runtime.record.event_types import EvaluationEvent
 

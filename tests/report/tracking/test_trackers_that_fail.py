@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import pytest
-from whole_runs import free_port
+from free_ports import free_port
 
 from rljob_runtime.report.tracking import trackers
 

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import ssl
 import subprocess
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from free_ports import free_port
 from lightkube import SingleConfig
 from lightkube.config.models import Cluster, Context, User
 
@@ -149,7 +149,7 @@ def api_server(folder: Path, *, rljobs: bool = True) -> Iterator[ApiServer]:
     Raises ApiServerMissing where a program is not found.
     """
     programs = {name: _program(name) for name in PROGRAMS}
-    etcd, peers, port = free_ports(3)
+    etcd, peers, port = free_port(), free_port(), free_port()
     started: list[subprocess.Popen[bytes]] = []
     try:
         started.append(_start(programs["etcd"], folder, *_etcd_flags(folder, etcd, peers)))
@@ -251,17 +251,6 @@ def _make_kind(server: ApiServer, crd: dict[str, Any]) -> None:
             return
         time.sleep(0.05)
     raise AssertionError(f"{kinds} is not served: {server.request('GET', path).body}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens at."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def _read(body: bytes, accept: str) -> Any:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from api_server import ApiServer, free_ports
+from api_server import ApiServer
+from free_ports import free_port
 from kueue_crds import GROUP
 
 START_SECONDS = 120.0
@@ -41,7 +42,7 @@ def real_kueue(server: ApiServer, folder: Path) -> Iterator[None]:
     server.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     server.request("POST", secrets, {"metadata": {"name": SECRET}})
     _make_webhooks(server)
-    health, webhook = free_ports(2)
+    health, webhook = free_port(), free_port()
     certificates = folder / "certificates"
     certificates.mkdir()
     config = {

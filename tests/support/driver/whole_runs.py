@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -266,13 +265,6 @@ def lose_rows(driver: Driver, folder: Path) -> None:
                 return
             assert driver.poll() is None, "the run ended before a row was lost"
             time.sleep(0.02)
-
-
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def gone_within(session: int, seconds: float) -> list[str]:

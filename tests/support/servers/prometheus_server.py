@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 from chart_manifests import CHART
-from whole_runs import free_port
+from free_ports import free_port
 
 OPERATOR = {"namespace": "rljob-system", "service": "rljob-operator"}
 JOB = {"namespace": "team", "rljob": "small"}

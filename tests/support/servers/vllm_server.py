@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from free_ports import free_port
 from vllm_forks import forked
-from whole_runs import free_port
 
 START_SECONDS = 300.0
 END_SECONDS = 30.0
