@@ -8,6 +8,8 @@ from support.chips import chips_of, set_broken
 from support.cluster import Cluster, Manifest
 from support.jobs import CLAIM, STARTED_SECONDS, condition, events_of, holds, small, step
 
+pytestmark = [pytest.mark.nightly]
+
 JOB = "mover"
 STEPS = 5000
 REPLACED_SECONDS = STARTED_SECONDS + 120

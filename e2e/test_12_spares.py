@@ -19,6 +19,8 @@ from support.jobs import (
 )
 from support.tools import Tools, run, without
 
+pytestmark = [pytest.mark.nightly]
+
 STEPS = 5000
 MOVED_SECONDS = 120
 """Far more than it takes where a spare waits."""

@@ -9,6 +9,8 @@ from support.cluster import Cluster, Manifest
 from support.jobs import STARTED_SECONDS, condition, ended, holds, small
 from support.tools import run
 
+pytestmark = [pytest.mark.nightly]
+
 EARLIER, LATER = "earlier", "later"
 LABEL = "rljob.io/e2e-"
 WAIT_SECONDS = STARTED_SECONDS + 300

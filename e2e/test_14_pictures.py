@@ -17,6 +17,8 @@ from support.tools import Tools
 
 from rljob_runtime.task.pictures.drawing import Drawn, draw
 
+pytestmark = [pytest.mark.nightly]
+
 JOB, FILES, MOUNT, SIDE, NUM_ROWS, STEPS = "pictures", "files", "/data", 56, 32, 3
 WRITTEN_SECONDS = 120.0
 

@@ -1,7 +1,10 @@
 """A job on two nodes is suspended and goes on, on one of them, in another layout from its checkpoint."""
 
+import pytest
 from support.cluster import Cluster
 from support.jobs import ended, events_of, holds, small, step, wait_until_it_trains
+
+pytestmark = [pytest.mark.nightly]
 
 JOB = "moves"
 WAIT_SECONDS = 300.0
