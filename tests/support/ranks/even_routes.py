@@ -13,12 +13,12 @@ def spread_evenly(model: nn.Module) -> None:
     """Make all routers of the model so; the weights of what they choose are their own."""
     for router in model.modules():
         if isinstance(router, Router):
-            router.forward = _evenly(router.forward, router.experts.count)  # type: ignore[assignment, method-assign]
+            router.forward = _evenly(router.forward, router.experts.count)  # type: ignore[method-assign]
 
 
-def _evenly(forward: Callable[[Tensor], Routes], count: int) -> Callable[[Tensor], Routes]:
-    def route(x_UH: Tensor) -> Routes:
-        routes = forward(x_UH)
+def _evenly(forward: Callable[..., Routes], count: int) -> Callable[..., Routes]:
+    def route(x_UH: Tensor, replayed_UK: Tensor | None = None) -> Routes:
+        routes = forward(x_UH, replayed_UK)
         copies = torch.arange(routes.experts_UK.numel()).view_as(routes.experts_UK)
         return replace(routes, experts_UK=copies % count)
 

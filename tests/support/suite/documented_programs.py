@@ -47,7 +47,7 @@ def read_make(command: Command) -> None:
             assert f"${{{variable}:-" in IMAGES_SCRIPT
         elif is_variable:
             assert f"$({variable})" in MAKEFILE
-            assert variable == "VERSION" or (ROOT / value.split()[0]).exists()
+            assert variable == "VERSION" or any((ROOT / name).exists() for name in value.split())
         else:
             assert re.search(rf"^{re.escape(word)}:", MAKEFILE, re.MULTILINE), word
 
@@ -166,6 +166,14 @@ def read_decoding(command: Command) -> None:
     assert done.stdout == b"rljob"
 
 
+def read_git(command: Command) -> None:
+    """git prints which options a command takes."""
+    said = subprocess.run(["git", command.words[1], "-h"], capture_output=True, text=True)
+    known = set(re.findall(r"--[a-z-]+", said.stdout + said.stderr))
+    assert known, f"git has no command {command.words[1]}"
+    assert {word for word in command.words if word.startswith("--")} <= known
+
+
 def read_script(command: Command) -> None:
     assert command.words[0] in PROJECT["project"]["scripts"]
     assert command.words[1:] == ("--help",)
@@ -187,6 +195,6 @@ READERS: dict[str, Callable[[Command], None]] = {
     "export": read_export, "scripts/setup.sh": read_setup, "images/build.sh": read_image,
     "docker": read_docker,
     "source": read_source, "apt-get": read_package, "dpkg": read_package,
-    "cp": read_copy, "base64": read_decoding, "uv": read_uv,
+    "cp": read_copy, "base64": read_decoding, "uv": read_uv, "git": read_git,
     "rljob-operator": read_script, "rljob-device-plugin": read_script,
 }  # fmt: skip
