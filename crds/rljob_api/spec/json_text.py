@@ -5,6 +5,7 @@ ends (RecursionError), and takes half of a surrogate pair for text, which no fil
 """
 
 import re
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,8 +30,9 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(file: Path) -> Any:
-    """The value in a file. Raises OSError, and ValueError as `parse_json` and above MAX_BYTES."""
-    return parse_json(content_of(file))
+    """The value in a file, which may begin with a byte order mark. Raises OSError, and ValueError as
+    `parse_json` and above MAX_BYTES."""
+    return parse_json(content_of(file).removeprefix(BOM_UTF8))
 
 
 def content_of(file: Path) -> bytes:

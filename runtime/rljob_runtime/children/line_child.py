@@ -179,7 +179,14 @@ class LineChild:
 def _spawned(module: str, *, stacks: int | None) -> tuple[subprocess.Popen[bytes], int | None]:
     """A new Python that runs the module, with the number under which it has the file `stacks`."""
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", module],
+        [
+            sys.executable,
+            "-P",
+            "-W",
+            "ignore",
+            "-m",
+            module,
+        ],  # -P: no modules of the working folder
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,

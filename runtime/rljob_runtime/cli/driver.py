@@ -7,6 +7,7 @@ import typer
 
 from rljob_runtime.children.forked_children import end_with_parent
 from rljob_runtime.cli.output import errors_end_it
+from rljob_runtime.cli.streams import keep_printing
 from rljob_runtime.processes.link import Link
 from rljob_runtime.run.launch import run_job
 from rljob_runtime.run.run_request import RunRequest
@@ -14,6 +15,7 @@ from rljob_runtime.run.run_request import RunRequest
 
 def main() -> None:
     """Drive the run that the process above has, through the pipe, and end with it."""
+    keep_printing()
     above, pipe = map(int, sys.argv[1:])
     link = Link.inherited(pipe)
     end_with_parent()

@@ -5,6 +5,8 @@ watch, clean; of a cluster: status, logs, doctor.
 job is valid, and torch by `export`.
 """
 
+import sys
+
 import typer
 
 from rljob_api.spec.exit_codes import MEANING, ExitCode
@@ -15,12 +17,14 @@ from rljob_runtime.cli.diff_command import diff
 from rljob_runtime.cli.doctor.doctor_command import doctor
 from rljob_runtime.cli.export_command import export
 from rljob_runtime.cli.fork_command import fork
+from rljob_runtime.cli.output import say
 from rljob_runtime.cli.plan_command import plan
 from rljob_runtime.cli.replay_command import replay
 from rljob_runtime.cli.report_command import report
 from rljob_runtime.cli.run_command import run
 from rljob_runtime.cli.simulate_command import simulate
 from rljob_runtime.cli.stacks_command import stacks
+from rljob_runtime.cli.streams import keep_printing, unwritten
 from rljob_runtime.cli.validate_command import validate
 from rljob_runtime.cli.watch_command import watch
 
@@ -46,6 +50,19 @@ for command in COMMANDS:
     app.command()(command)
 
 
+TRAINING = ("run", "replay", "fork")
+"""Commands whose work is in a folder, whatever becomes of their output."""
+
+
 def main() -> None:
     """Entry point of `rljob`."""
-    app()
+    keep_printing()
+    try:
+        app()
+    except SystemExit as end:
+        sys.stdout.flush()
+        error = unwritten()
+        if error is None or end.code or sys.argv[1:2][0] in TRAINING:
+            raise
+        say(f"standard output cannot be written: {error.strerror}")
+        sys.exit(ExitCode.FAILED)

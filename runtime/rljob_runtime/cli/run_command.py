@@ -78,6 +78,7 @@ def request_of(
         refuse([*refusals(job, shape), *model_problems(job, base_dir=folder)])
     from rljob_runtime.cli.bring_up.judgement import untested
     from rljob_runtime.cli.local_problems import local_problems, without_ray
+    from rljob_runtime.cli.ray_address import check_ray_answers
     from rljob_runtime.run.run_request import RunRequest
 
     ray_address = None if local else os.environ.get("RAY_ADDRESS")
@@ -85,6 +86,8 @@ def request_of(
         refuse([] if accept_untested else untested(job, folder))
         refuse(without_ray(job) if local else [])
     refuse(local_problems(job, folder, alone=ray_address is None))
+    with errors_end_it():
+        check_ray_answers(ray_address)
     # Some data sets iterate over sets: their items must not depend on the process that makes them.
     os.environ["PYTHONHASHSEED"] = "0"
     sockets = os.environ.get("RLJOB_DOCK_DIRECTORY")

@@ -113,8 +113,14 @@ def _newer(remote: RemoteRun | None, store: CheckpointStore) -> int | None:
 
 def _free_folder(request: RunRequest, folder: Path) -> Path:
     """A folder without a run. Raises ConfigError where the one that was asked for has one."""
-    if not folder.exists() or not any(map(_is_of_a_run, folder.iterdir())):
+    others = sorted(filter(_is_no_spec, folder.iterdir())) if folder.exists() else []
+    if not others:
         return folder
+    if request.output and not (folder / EVENTS_NAME).exists():
+        raise ConfigError(
+            f"--output {folder}: the folder holds no run, and has {others[0].name}; name a new or an empty "
+            "folder"
+        )
     if request.output:
         raise ConfigError(
             f"--output {folder}: the folder holds a run already; add --resume to go on with "
@@ -123,8 +129,8 @@ def _free_folder(request: RunRequest, folder: Path) -> Path:
     return folder.with_name(f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
-def _is_of_a_run(path: Path) -> bool:
-    """Whether the file tells of a run that began: its spec and the driver's output come before."""
+def _is_no_spec(path: Path) -> bool:
+    """Whether the file is neither a run's spec nor a driver's output, which come before its first event."""
     return path.name != SPEC_NAME and not path.match(driver_log("*"))
 
 

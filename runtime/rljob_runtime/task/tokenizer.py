@@ -38,6 +38,11 @@ class Tokenizer(Protocol):
         """Tokens that end a response."""
         ...
 
+    def end_id(self, *, chat: bool) -> int:
+        """The one of `eos_ids` that a response ends with where it is written, not drawn. chat: as an answer
+        in the chat template."""
+        ...
+
     @property
     def vocab_size(self) -> int:
         """Number of ids; all ids are below it."""
@@ -91,6 +96,10 @@ class ByteTokenizer:
 
     eos_ids: tuple[int, ...] = (EOS_ID,)
     vocab_size: int = BYTE_VOCABULARY
+
+    def end_id(self, *, chat: bool) -> int:
+        """The end token."""
+        return EOS_ID
 
     def encode(self, text: str) -> list[int]:
         """A begin token and the text's bytes."""
@@ -179,9 +188,26 @@ class HFTokenizer:
         self.vocab_size: int = len(self._tokenizer)
         self.eos_ids: tuple[int, ...] = self._find_eos_ids()
 
+    def end_id(self, *, chat: bool) -> int:
+        """What the chat template ends an answer with, else the tokenizer's own end token, else the first of
+        those that the model's files name."""
+        if chat and self._tokenizer.chat_template:
+            ends = [token for token in self._markers[0] if token in self.eos_ids]
+            if ends:
+                return ends[0]
+        own = self._tokenizer.eos_token_id
+        return self.eos_ids[0] if own is None else int(own)
+
     def encode(self, text: str) -> list[int]:
-        """Ids with the tokenizer's own special tokens."""
-        return list(self._tokenizer.encode(text))
+        """Ids with the tokenizer's own special tokens in front, and without the end token that some
+        tokenizers append (`add_eos_token`): the response goes on from a prompt."""
+        ids = list(self._tokenizer.encode(text))
+        return ids[:-1] if self._appends_end else ids
+
+    @cached_property
+    def _appends_end(self) -> bool:
+        """Whether the tokenizer writes an end token behind every text."""
+        return self._tokenizer.encode("-")[-1] in {*self.eos_ids} - {*self.continuation("-")}
 
     def continuation(self, text: str) -> list[int]:
         """Ids without special tokens."""

@@ -6,7 +6,6 @@ with the answers.
 """
 
 import asyncio
-import importlib.util
 import inspect
 import json
 import math
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_runtime.children.forked_children import end_with_parent
+from rljob_runtime.task.user_file import import_user_file
 
 GIVEN = ("base_url", "api_key")
 HOST = "127.0.0.1"
@@ -43,12 +43,7 @@ def main() -> None:
 
 
 def _agent(file: Path, name: str) -> Callable[..., Any]:
-    spec = importlib.util.spec_from_file_location(f"rljob_agent_{file.stem}", file)
-    assert spec is not None and spec.loader is not None, f"{file} is no Python file"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look for it
-    spec.loader.exec_module(module)
-    found = getattr(module, name)
+    found = getattr(import_user_file(file), name)
     if not callable(found):
         raise TypeError(f"{name} is a {type(found).__name__}; it must be a function of a task")
     return found  # type: ignore[no-any-return]

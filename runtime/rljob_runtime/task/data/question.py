@@ -82,9 +82,9 @@ class PromptMaker:
         asked = (*self.examples, question)
         shown = [picture for one in asked for picture in one.pictures]
         ids = self._ids(text, shown)
+        end = self.tokenizer.end_id(chat=self.data.chat)
         responses = tuple(
-            [*self.tokenizer.continuation(response), self.tokenizer.eos_ids[0]]
-            for response in question.responses
+            [*self.tokenizer.continuation(response), end] for response in question.responses
         )
         longest = max(map(len, responses), default=0)
         if len(ids) > self.max_prompt_length or longest > (self.max_response_length or longest):

@@ -1,5 +1,6 @@
 """Rows of a file with their numbers: JSON Lines and parquet. Called by who makes questions of them."""
 
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ Row = tuple[int, dict[str, Any] | str]
 def read_lines(file: Path, *, at: str) -> list[Row] | Problem:
     """Objects of a JSON Lines file with their numbers. at: the file's place in the job."""
     try:
-        lines = file.read_bytes().splitlines()
+        lines = file.read_bytes().removeprefix(BOM_UTF8).splitlines()
     except FileNotFoundError:
         return Problem(at, f"there is no file {file}; paths start at the job's")
     except OSError as error:

@@ -38,9 +38,7 @@ class Player:
             self._child = LineChild(CHILD, config)
         except StartFailed as error:
             what = f"the process of environment {environment.name} (spec.data.environment) did not start: it "
-            raise ConfigError(
-                str(error) if error.refused else f"{what}{error}; the log above says why"
-            ) from error
+            raise ConfigError(str(error) if error.refused else f"{what}{error}") from error
 
     def firsts(self, seeds: Sequence[int]) -> list[str]:
         """The first observations of the games of these seeds, which are not kept. Raises ConfigError."""

@@ -8,6 +8,8 @@ from rljob_api.spec.agent import Agent
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.workload import PythonReward, Reward
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
 
 def reward_problems(rewards: Sequence[Reward], *, base_dir: Path) -> list[Problem]:
     """Problems of Python rewards: no file, no such function, a syntax error. Runs nothing."""
@@ -27,7 +29,7 @@ def agent_problems(agent: Agent | None, *, base_dir: Path) -> list[Problem]:
 def _python(path: str, python: PythonReward | Agent, base_dir: Path) -> Iterator[Problem]:
     file = base_dir / python.path
     try:
-        tree = ast.parse(file.read_text(), filename=str(file))
+        tree = ast.parse(file.read_bytes(), filename=str(file))  # bytes: its coding line counts
     except OSError as error:
         yield Problem(
             f"{path}.path", f"is {python.path!r}; {file} cannot be read: {error.strerror}"
@@ -36,8 +38,7 @@ def _python(path: str, python: PythonReward | Agent, base_dir: Path) -> Iterator
     except (SyntaxError, ValueError) as error:
         yield Problem(f"{path}.path", f"is {python.path!r}; not valid Python: {error}")
         return
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)[: 1 + isinstance(python, Agent)]
-    functions = [node.name for node in tree.body if isinstance(node, kinds)]
+    functions = [n.name for n in _statements(tree.body) if isinstance(n, FUNCTIONS)]
     if python.function not in functions and not _names(tree, python.function):
         yield Problem(
             f"{path}.function",
@@ -47,10 +48,24 @@ def _python(path: str, python: PythonReward | Agent, base_dir: Path) -> Iterator
 
 def _names(tree: ast.Module, name: str) -> bool:
     """Whether the file gets the name in another way: an assignment or an import."""
-    found: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            found |= {alias.asname or alias.name for alias in node.names}
-    return name in found
+    names: set[str] = set()
+    for node in _statements(tree.body):
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.ClassDef):
+            names.add(node.name)
+    return name in names or "*" in names
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements that run when the file is imported, those within `if`, `try` and `with` among them."""
+    for node in body:
+        yield node
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            continue
+        for name in ("body", "orelse", "handlers", "finalbody"):
+            for inner in getattr(node, name, []):
+                yield from _statements([inner] if isinstance(inner, ast.stmt) else inner.body)

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -26,7 +27,12 @@ def main() -> None:
     os.dup2(2, 1)
     config = json.loads(sys.stdin.readline())
     faulthandler.register(signal.SIGUSR1, file=config["stacks"], all_threads=True)
-    scorers = _scorers(config)
+    try:
+        scorers = _scorers(config)
+    except Exception as error:
+        traceback.print_exc()
+        _say(answers, {"refused": f"{type(error).__name__}: {error}"})
+        return
     _say(answers, {"ready": True})
     for line in sys.stdin:
         task = json.loads(line)

@@ -106,6 +106,7 @@ def _starting() -> Iterator[None]:
     try:
         yield
     except StartFailed as error:
+        why = str(error) if error.refused else f"it {error}"
         raise RewardError(
-            f"the process of the rewards (spec.rewards) did not start: it {error}; the log above says why"
+            f"the process of the rewards (spec.rewards) did not start: {why}"
         ) from error

@@ -3,14 +3,14 @@
 Used in the child processes alone: they may hang, crash, or run a user's code.
 """
 
-import importlib.util
+import asyncio
+import contextlib
 import inspect
 import logging
 import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from rljob_api.spec.workload import Data, Reward
@@ -19,6 +19,7 @@ from rljob_runtime.extensions import Kind, Use, load
 from rljob_runtime.task.data.entries import from_json
 from rljob_runtime.task.rewards.boxes import agreement, boxes_in
 from rljob_runtime.task.rewards.requests import RewardRequest
+from rljob_runtime.task.user_file import import_user_file
 
 Scorer = Callable[[RewardRequest], float]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -69,11 +70,29 @@ def _math_verify(reward: Reward, data: Data, base_dir: Path) -> Scorer:
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of alarms that are off
 
     def score(request: RewardRequest) -> float:
-        expected = parse(request.answer, parsing_timeout=None)
+        if request.response.strip() == request.answer.strip():
+            return 1.0
+        expected = parse(_as_math(request.answer), parsing_timeout=None)
         found = parse(request.response, parsing_timeout=None)
         return float(verify(expected, found, timeout_seconds=None))
 
     return score
+
+
+DELIMITED = re.compile(r"(?<!\\)\$|\\boxed|\\\(|\\\[")
+"""Answers that say where their mathematics is."""
+WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
+"""No product of variables, and no command of LaTeX."""
+
+
+def _as_math(answer: str) -> str:
+    """Return the answer so that all of it is parsed: bare LaTeX, as MATH has it, is read up to its first
+    number otherwise. A text without numbers is one symbol, not a product of its letters."""
+    if DELIMITED.search(answer):
+        return answer
+    if "\\" not in answer and WORD.search(answer):
+        return answer if NUMBER.search(answer) else rf"\boxed{{\text{{{answer.strip()}}}}}"
+    return rf"\boxed{{{answer.strip()}}}"
 
 
 def _exact(reward: Reward, data: Data, base_dir: Path) -> Scorer:
@@ -156,13 +175,16 @@ def _python(reward: Reward, data: Data, base_dir: Path) -> Scorer:
     """The user's function; it must return a finite number. One with a parameter `transcript` gets it."""
     assert reward.python is not None, "the rules ask for python with type python"
     file = base_dir / reward.python.path
-    function = getattr(_load(file), reward.python.function)
+    function = getattr(import_user_file(file), reward.python.function)
     name = f"{reward.python.function} in {file.name}"
     wanted = inspect.signature(function).parameters.keys() & {"transcript"}
 
     def score(request: RewardRequest) -> float:
         more = {key: getattr(request, key) for key in wanted}
-        return _number(function(request.prompt, request.response, request.answer, **more), name)
+        value = function(request.prompt, request.response, request.answer, **more)
+        if inspect.iscoroutine(value):
+            value = asyncio.run(value)
+        return _number(value, name)
 
     return score
 
@@ -179,17 +201,13 @@ def _extension(reward: Reward, data: Data, base_dir: Path) -> Scorer:
     return lambda request: _number(made(request), reward.type)
 
 
-def _load(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"rljob_reward_{file.stem}", file)
-    assert spec is not None and spec.loader is not None, f"{file} is no Python file"
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, (bool, int, float)) and math.isfinite(value):
-        return float(value)
+    """Return a number of Python, numpy or torch, or a Decimal, as a float. Raises TypeError for all else."""
+    if not isinstance(value, str | bytes):
+        with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
+            number = float(value)
+            if math.isfinite(number):
+                return number
     raise TypeError(f"{name} returned {value!r}; it must return a finite number")
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -72,8 +73,12 @@ def main() -> None:
     tool = Tool.model_validate_json(json.loads(sys.stdin.readline())["tool"])
     try:
         answering = make_tool(tool)
-    except ConfigError as error:
-        answers.write(json.dumps({"refused": str(error)}) + "\n")
+    except Exception as error:
+        why = str(error)
+        if not isinstance(error, ConfigError):
+            traceback.print_exc()
+            why = f"tool {tool.name} (spec.rollout.tools) did not start: {type(error).__name__}: {error}"
+        answers.write(json.dumps({"refused": why}) + "\n")
         return
     answers.write(json.dumps({"ready": True}) + "\n")
     for line in sys.stdin:

@@ -58,9 +58,7 @@ class _Line:
             first = LineChild(CHILD, self._config)
         except StartFailed as error:
             name = f"the process of tool {tool.name} (spec.rollout.tools) did not start: it "
-            raise ConfigError(
-                str(error) if error.refused else f"{name}{error}; the log above says why"
-            ) from error
+            raise ConfigError(str(error) if error.refused else f"{name}{error}") from error
         self._free.put(first)
         self._children, self._lock = [first], threading.Lock()
         self._threads = ThreadPoolExecutor(tool.concurrency, f"tool-{tool.name}")

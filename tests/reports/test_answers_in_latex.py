@@ -1,0 +1,67 @@
+"""With `math-verify` and answers as MATH has them, a run paid `\\boxed{2}` where the answer was `2\\sqrt{3}`,
+and nothing for the right one."""
+
+from pathlib import Path
+
+import pytest
+
+from rljob_api.spec.workload import Data, JsonlData, Reward
+from rljob_runtime.task.rewards.requests import RewardRequest
+from rljob_runtime.task.rewards.scorers import make_scorer
+
+DATA = Data(jsonl=JsonlData(path="rows.jsonl"))
+ANSWERS = [
+    r"\frac{1}{2}", r"$\frac{1}{2}$", r"2\sqrt{3}", "3x", "x^2+1", "(1,2)",
+    r"\left( 3, \frac{\pi}{2} \right)", r"90^\circ", "A", r"\text{Evelyn}", "Evelyn", "18", "1,000", "p - q",
+    r"\pi", "[-2,7]", "#### 18", "0.5", r"50\%", r"(-\infty, 2]", "x=5", r"\text{(B)}", r"4^{3}", r"\$32",
+    r"1\frac{1}{2}", "3, 5", r"\{1,2\}", r"\begin{pmatrix}1\\2\end{pmatrix}", "no solution",
+]  # fmt: skip
+
+
+def score(answer: str, response: str) -> float:
+    scorer = make_scorer(Reward(name="m", type="math-verify"), DATA, Path())
+    return scorer(RewardRequest(prompt="", response=response, answer=answer, entry={}))
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_answer_in_a_box_is_right(answer: str) -> None:
+    assert score(answer, rf"So it is \boxed{{{answer.strip('$')}}}.") == 1.0
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_answer_as_it_stands_in_the_data_is_right(answer: str) -> None:
+    assert score(answer, answer) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "response"),
+    [
+        (r"2\sqrt{3}", r"\boxed{2}"),
+        ("3x", r"\boxed{3}"),
+        (r"(-\infty, 2]", r"\boxed{2}"),
+        (r"1\frac{1}{2}", r"\boxed{\frac{1}{2}}"),
+        (r"4^{3}", r"\boxed{4}"),
+        ("x^2+1", r"\boxed{x^2-1}"),
+        ("(1,2)", r"\boxed{(2,1)}"),
+        (r"\text{Evelyn}", r"\boxed{\text{Eve}}"),
+        ("Paris", r"\boxed{Pairs}"),
+        ("3, 5", r"\boxed{5}"),
+    ],
+)
+def test_a_part_of_an_answer_is_wrong(answer: str, response: str) -> None:
+    assert score(answer, response) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "response"),
+    [
+        (r"\frac{1}{2}", r"\boxed{0.5}"),
+        ("The answer is 7", r"\boxed{7}"),
+        ("12 apples", "12"),
+        (r"\text{Paris}", r"\boxed{Paris}"),
+        ("#### 1,234", "1234"),
+        (r"2\sqrt{3}", r"$\sqrt{12}$"),
+    ],
+)
+def test_equal_answers_are_right_however_they_are_written(answer: str, response: str) -> None:
+    assert score(answer, response) == 1.0
