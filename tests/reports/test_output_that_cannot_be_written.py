@@ -16,7 +16,7 @@ RLJOB = [sys.executable, "-c", "from rljob_runtime.cli.main import main; main()"
 def command(*arguments: str, **options: object) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [*RLJOB, *arguments], check=False, timeout=300, stderr=subprocess.PIPE, **options
-    )  # type: ignore[call-overload, no-any-return]
+    )  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

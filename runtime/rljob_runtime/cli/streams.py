@@ -21,7 +21,6 @@ class Printed(io.TextIOWrapper):
             line_buffering=stream.line_buffering,
             write_through=stream.write_through,
         )
-        self.mode = "w"
         self.error: OSError | None = None
 
     def write(self, text: str) -> int:
