@@ -31,8 +31,8 @@ RESULTS, TABLE = HERE / "results.json", HERE / "README.md"
 BEFORE = HERE / "before.json"
 """Results of the tree as it was when each run of its tests still started Ray, for the table."""
 PACKAGES = ("crds", "operator", "runtime")
-COPIED = (".ci", "benchmarks", "crds", "docs", "e2e", "examples", "helm", "images", "operator", "runtime",
-          "scripts", "tests")  # fmt: skip
+COPIED = (".ci", ".github", "benchmarks", "crds", "docs", "e2e", "examples", "helm", "images", "operator",
+          "runtime", "scripts", "tests")  # fmt: skip
 ROUNDS = ("files that import it", "their folders", "all but whole runs", "whole runs")
 ROUND_SECONDS = (240, 420, 900, 1500)
 QUICK, WHOLE = "not ray and not vllm and not run", "run or ray"

@@ -50,6 +50,7 @@ def test_a_slow_reward_service_is_to_run_beside_other_stages(analyzed):
     assert found["parts"]["reward"]["seconds"] >= 2.4  # eight prompts of 0.3 s each
 
 
+@pytest.mark.nightly
 def test_a_service_that_is_asked_one_by_one_is_to_be_asked_for_a_groups_samples_at_once(analyzed):
     with slow_service() as url:
         found = analyzed(slow_answers(url))

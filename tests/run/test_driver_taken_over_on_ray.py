@@ -56,6 +56,7 @@ def told(finished: Finished) -> Counter[tuple[str, int]]:
     return Counter((e["kind"], e.get("step", 0)) for e in finished.events if e["kind"] in ONCE)
 
 
+@pytest.mark.nightly
 def test_a_driver_killed_at_one_phase_after_the_other_changes_nothing(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:

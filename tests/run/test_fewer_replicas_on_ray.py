@@ -13,7 +13,7 @@ from whole_runs import finish, start, steps_done, wait_for_event
 
 from rljob_api.topology.ray_resources import EMULATED
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.ray, pytest.mark.nightly]
 
 NODE = {"object_store_memory": 2**27, "num_cpus": 1, "resources": {EMULATED: 1}}
 

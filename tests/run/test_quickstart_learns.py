@@ -6,7 +6,7 @@ import pytest
 import yaml
 from whole_runs import run
 
-pytestmark = [pytest.mark.run]
+pytestmark = [pytest.mark.run, pytest.mark.nightly]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
 
 

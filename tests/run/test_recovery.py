@@ -98,8 +98,14 @@ THIS_MACHINE = {"redundancy": "host"}
     ("update", "killed"),
     [
         ({**NEXT_RANK, "parallelism": {"data": 2, "zero": 1}}, [1]),
-        ({**NEXT_RANK, "parallelism": {"data": 2, "zero": 3}, "offload": "optimizer"}, [1]),
-        ({**NEXT_RANK, "parallelism": {"data": 1, "tensor": 2}}, [0]),
+        pytest.param(
+            {**NEXT_RANK, "parallelism": {"data": 2, "zero": 3}, "offload": "optimizer"},
+            [1],
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            {**NEXT_RANK, "parallelism": {"data": 1, "tensor": 2}}, [0], marks=pytest.mark.nightly
+        ),
         ({**NEXT_RANK, "parallelism": {"data": 2, "zero": 1}, "engine": "megatron"}, [0]),
         ({**THIS_MACHINE, "parallelism": {"data": 1, "tensor": 2}}, [0, 1]),
     ],

@@ -74,7 +74,12 @@ def test_a_slow_device_is_named_and_told_when_it_is_over(
 
 @pytest.mark.parametrize(
     ("changes", "source"),
-    [({}, "peers"), ({"update__parallelism": {"data": 2, "zero": 1}}, "checkpoint")],
+    [
+        ({}, "peers"),
+        pytest.param(
+            {"update__parallelism": {"data": 2, "zero": 1}}, "checkpoint", marks=pytest.mark.nightly
+        ),
+    ],
     ids=["from its peer", "from a checkpoint of that step"],
 )
 def test_a_slow_device_is_started_again_and_no_step_is_lost_and_no_bit(

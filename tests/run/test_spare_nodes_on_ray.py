@@ -16,7 +16,7 @@ from rljob_api.topology.ray_resources import EMULATED
 from rljob_operator.build.spares import idle_processes, warm_environment
 from rljob_runtime.processes.warehouse_homes import WAREHOUSE_RESOURCE
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.ray, pytest.mark.nightly]
 
 NODE = {"object_store_memory": 2**27}
 ACCELERATOR = {"type": "emulated", "devicesPerNode": 1, "spareNodes": 1}

@@ -11,7 +11,7 @@ from whole_runs import finish, start, wait_for_event
 
 from rljob_api.topology.ray_resources import EMULATED
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.ray, pytest.mark.nightly]
 
 STEPS, ROWS = 4, 32
 GATE = '''

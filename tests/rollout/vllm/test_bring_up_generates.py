@@ -9,7 +9,7 @@ from vllm_forks import forked
 
 from rljob_runtime.cli.bring_up.place import Place
 
-pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
+pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm"), pytest.mark.nightly]
 SECONDS = 240.0
 
 

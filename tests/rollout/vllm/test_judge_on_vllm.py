@@ -12,6 +12,7 @@ from rljob_runtime.models.smollm2 import make_smollm2
 from rljob_runtime.task.rewards.scorer_pool import RewardPool, RewardRequest, processes_of
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.vllm,
     pytest.mark.xdist_group("vllm"),
     pytest.mark.skipif(
