@@ -21,6 +21,7 @@ RljobError
 ├── CheckpointError    a checkpoint is missing, incomplete or from another job
 │   └── CheckpointDamaged  a file of it is not what was written
 ├── StorageError       remote storage could not be read or written
+├── FolderInUse        another process trains in the run's folder
 ├── GuardStop          a guard's alarm ended the run; exit code 4
 └── ClusterError       a Kubernetes cluster was not reached, or refuses; exit code 2
     ├── NotThere       the object that was asked for does not exist
@@ -137,6 +138,10 @@ class CheckpointDamaged(CheckpointError):
 
 class StorageError(RljobError):
     """Remote storage could not be read or written, or not in time; the message names the URI."""
+
+
+class FolderInUse(RljobError):
+    """Another process trains in the run's folder."""
 
 
 class GuardStop(RljobError):

@@ -89,10 +89,20 @@ LEAVING = "interrupted: leaving with a checkpoint; Ctrl-C again ends at once"
 
 
 def run_job(request: RunRequest, link: Link | None = None) -> int:
-    """Train. Returns the exit code; raises ConfigError, StorageError before anything was started. link: to
-    the process above a driver on Ray; None: without Ray."""
+    """Train. Returns the exit code; raises ConfigError, FolderInUse, StorageError before anything was
+    started. link: to the process above a driver on Ray; None: without Ray."""
     job, succession = resolve(request.job), Succession(link)
     place = _place(request, succession)
+    try:
+        return _run_there(request, job, place, succession)
+    finally:
+        place.lock.release()
+
+
+def _run_there(
+    request: RunRequest, job: ResolvedJob, place: RunPlace, succession: Succession
+) -> int:
+    link = succession.link
     display = make_display(place.folder)
     log = EventLog(place.folder / EVENTS_NAME)
     log.subscribe(display.on_event)

@@ -19,18 +19,25 @@ from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.event_types import ProgressEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.remote import EVENTS_NAME, RemoteRun, open_remote
+from rljob_runtime.run.run_lock import LOCK_NAME, RunLock
 from rljob_runtime.run.run_request import RunRequest
 
 SPEC_NAME = "rljob.yaml"
+ATTEMPT_WAIT_SECONDS = 120.0
+"""How long the next attempt of a job waits for a lost machine's lock: NFS ends it after 90 s."""
+DRIVER_WAIT_SECONDS = 30.0
+"""The same for a driver that takes over from one that was killed on this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlace:
-    """folder: the run's, on this machine. remote: its copies, None without. resumes: the run goes on
-    from what is there. source: step of the remote checkpoint that is newer than those here."""
+    """folder: the run's, on this machine. lock: this process's of the folder, to be released at the end.
+    remote: its copies, None without. resumes: the run goes on from what is there. source: step of the remote
+    checkpoint that is newer than those here."""
 
     folder: Path
     store: CheckpointStore
+    lock: RunLock
     remote: RemoteRun | None = None
     resumes: bool = False
     source: int | None = None
@@ -63,7 +70,7 @@ class RunPlace:
 
 def run_place(request: RunRequest) -> RunPlace:
     """The run's folder, made and filled with the resolved spec, and with the events of a run that only
-    remote storage holds. Raises ConfigError, StorageError."""
+    remote storage holds. Raises ConfigError, FolderInUse, StorageError."""
     job = request.job
     folder = request.output or Path("runs") / job.metadata.name
     remote = _remote(job, folder)
@@ -82,21 +89,33 @@ def run_place(request: RunRequest) -> RunPlace:
             "folder: --output or spec.checkpoint.storage.path"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    store = _store(request, folder)
-    store.recover()
-    source = _newer(remote, store) if resumes else None
-    older = source is not None or not (folder / EVENTS_NAME).exists()
-    if remote is not None and resumes and older:
-        remote.fetch_events(folder)
-    resolved = resolve(job).model_dump(mode="json", by_alias=True, exclude_none=True)
-    (folder / SPEC_NAME).write_text(yaml.safe_dump(resolved, sort_keys=False))
-    return RunPlace(folder=folder, store=store, remote=remote, resumes=resumes, source=source)
+    wait = ATTEMPT_WAIT_SECONDS if request.resume == "if-any" else 0.0
+    lock = RunLock(folder, wait_seconds=wait)
+    try:
+        store = _store(request, folder)
+        store.recover()
+        source = _newer(remote, store) if resumes else None
+        older = source is not None or not (folder / EVENTS_NAME).exists()
+        if remote is not None and resumes and older:
+            remote.fetch_events(folder)
+        resolved = resolve(job).model_dump(mode="json", by_alias=True, exclude_none=True)
+        (folder / SPEC_NAME).write_text(yaml.safe_dump(resolved, sort_keys=False))
+    except BaseException:
+        lock.release()
+        raise
+    return RunPlace(
+        folder=folder, store=store, lock=lock, remote=remote, resumes=resumes, source=source
+    )
 
 
 def same_place(request: RunRequest, folder: Path) -> RunPlace:
-    """That of a run which goes on there, with workers that may be writing into it. Raises ConfigError."""
+    """That of a run which goes on there, with workers that may be writing into it. Raises ConfigError,
+    FolderInUse."""
     return RunPlace(
-        folder=folder, store=_store(request, folder), remote=_remote(request.job, folder)
+        folder=folder,
+        store=_store(request, folder),
+        lock=RunLock(folder, wait_seconds=DRIVER_WAIT_SECONDS),
+        remote=_remote(request.job, folder),
     )
 
 
@@ -130,8 +149,8 @@ def _free_folder(request: RunRequest, folder: Path) -> Path:
 
 
 def _is_no_spec(path: Path) -> bool:
-    """Whether the file is neither a run's spec nor a driver's output, which come before its first event."""
-    return path.name != SPEC_NAME and not path.match(driver_log("*"))
+    """Whether the file comes after a run's first event: not its spec, its lock or a driver's output."""
+    return path.name not in (SPEC_NAME, LOCK_NAME) and not path.match(driver_log("*"))
 
 
 def _remote(job: RLJob, folder: Path) -> RemoteRun | None:
