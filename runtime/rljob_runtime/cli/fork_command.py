@@ -7,7 +7,13 @@ import typer
 
 from rljob_runtime.cli.output import errors_end_it
 from rljob_runtime.cli.replay_command import RunFolder
-from rljob_runtime.cli.run_command import AcceptUntested, Local, request_of, train
+from rljob_runtime.cli.run_command import (
+    AcceptChanges,
+    AcceptUntested,
+    Local,
+    request_of,
+    train,
+)
 from rljob_runtime.errors import ConfigError
 
 
@@ -27,6 +33,7 @@ def fork(
     ] = None,
     local: Local = False,
     accept_untested: AcceptUntested = False,
+    accept_changes: AcceptChanges = False,
 ) -> None:
     """Go on from a run's checkpoint in another folder, with the same prompts and noise and another job."""
     from rljob_api.check.yaml_text import parse_yaml
@@ -52,6 +59,7 @@ def fork(
             resume="yes" if step else "no",
             local=local,
             accept_untested=accept_untested,
+            accept_changes=accept_changes,
             base=source.base,
         )
         raise typer.Exit(train(request))

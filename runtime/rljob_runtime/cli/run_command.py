@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 Local = Annotated[
     bool, typer.Option("--local", help="Without Ray: as processes of this machine alone.")
 ]
+AcceptChanges = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changes",
+        help="Go on although data, reward files or the tokenizer are not those of the run's beginning.",
+    ),
+]
 AcceptUntested = Annotated[
     bool,
     typer.Option(
@@ -40,6 +47,7 @@ def run(
     ] = False,
     local: Local = False,
     accept_untested: AcceptUntested = False,
+    accept_changes: AcceptChanges = False,
 ) -> None:
     """Train on this machine, on emulated devices or on its own."""
     job = load(file)
@@ -50,6 +58,7 @@ def run(
         resume="yes" if resume else "if-any" if resume_if_any else "no",
         local=local,
         accept_untested=accept_untested,
+        accept_changes=accept_changes,
     )
     with errors_end_it():  # remote storage that does not answer: another try may find it
         raise typer.Exit(train(request))
@@ -65,6 +74,7 @@ def request_of(
     accept_untested: bool,
     base: Path | None = None,
     until: int | None = None,
+    accept_changes: bool = False,
 ) -> "RunRequest":
     """What is asked for of a run, where the job can run here; the command ends where it cannot. file: the
     job's; base: what its paths are relative to, None: the file's folder."""
@@ -103,6 +113,7 @@ def request_of(
         dock_directory=Path(sockets) if sockets else None,
         base=base,
         until=until,
+        accept_changes=accept_changes,
     )
 
 

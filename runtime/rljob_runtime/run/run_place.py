@@ -5,8 +5,8 @@ Called by `launch` before anything is started.
 
 import contextlib
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -19,6 +19,7 @@ from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.event_types import ProgressEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.remote import EVENTS_NAME, RemoteRun, open_remote
+from rljob_runtime.run.run_inputs import changed_inputs, check_inputs, inputs_of
 from rljob_runtime.run.run_lock import LOCK_NAME, RunLock
 from rljob_runtime.run.run_request import RunRequest
 
@@ -33,7 +34,8 @@ DRIVER_WAIT_SECONDS = 30.0
 class RunPlace:
     """folder: the run's, on this machine. lock: this process's of the folder, to be released at the end.
     remote: its copies, None without. resumes: the run goes on from what is there. source: step of the remote
-    checkpoint that is newer than those here."""
+    checkpoint that is newer than those here. inputs: digests of the job's files. changed: which of them are
+    not what the run began with, and are accepted."""
 
     folder: Path
     store: CheckpointStore
@@ -41,6 +43,8 @@ class RunPlace:
     remote: RemoteRun | None = None
     resumes: bool = False
     source: int | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    changed: Sequence[str] = ()
 
     @property
     def step(self) -> int | None:
@@ -98,13 +102,23 @@ def run_place(request: RunRequest) -> RunPlace:
         older = source is not None or not (folder / EVENTS_NAME).exists()
         if remote is not None and resumes and older:
             remote.fetch_events(folder)
+        inputs = inputs_of(resolve(job), request.base_dir)
+        changed = changed_inputs(folder / EVENTS_NAME, inputs) if resumes else []
+        check_inputs(changed, accepted=request.accept_changes)
         resolved = resolve(job).model_dump(mode="json", by_alias=True, exclude_none=True)
         (folder / SPEC_NAME).write_text(yaml.safe_dump(resolved, sort_keys=False))
     except BaseException:
         lock.release()
         raise
     return RunPlace(
-        folder=folder, store=store, lock=lock, remote=remote, resumes=resumes, source=source
+        folder=folder,
+        store=store,
+        lock=lock,
+        remote=remote,
+        resumes=resumes,
+        source=source,
+        inputs=inputs,
+        changed=changed,
     )
 
 

@@ -27,7 +27,7 @@ class RunRequest:
     goes on where there is a run, else begins one. status: (port, token) of the status server, None without.
     dock_directory: where the dock's warehouses put their sockets, None: a folder of the run's own. base: what
     the job's paths are relative to, None: its file's folder. until: the step that the run ends after, None:
-    the job's last."""
+    the job's last. accept_changes: whether a run goes on with files that are not those it began with."""
 
     job: RLJob
     job_file: Path
@@ -40,6 +40,7 @@ class RunRequest:
     dock_directory: Path | None = None
     base: Path | None = None
     until: int | None = None
+    accept_changes: bool = False
 
     def packed(self) -> dict[str, Any]:
         """For another process: models of an algorithm's parameters cannot be pickled."""

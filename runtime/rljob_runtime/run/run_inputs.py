@@ -1,0 +1,85 @@
+"""The files that decide what a run learns, by what is in them: a run that goes on must find the same.
+
+Called by `run_place`. The digests stand in the run's first event of each process (`run_started`).
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from rljob_api.topology.resolved import ResolvedJob
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.record.event_types import RunStartedEvent
+from rljob_runtime.record.events import events_in
+
+SECTIONS = ("data", "evaluation", "rewards", "rollout")
+"""Of the spec, whose paths are files of rows or of functions."""
+MODELS = ("model", "teacher")
+"""Whose paths are models' folders, of which the tokenizer decides what is learned."""
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+             "vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json")  # fmt: skip
+READ_BYTES = 1 << 20
+
+
+def inputs_of(job: ResolvedJob, base_dir: Path) -> dict[str, str]:
+    """Return the digest (XXH3, 128 bits) of each file that the job names, by its place in the job and its
+    path. Files that are not on this machine are left out."""
+    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    named = [
+        *(place for name in SECTIONS for place in _paths(spec.get(name), f"spec.{name}")),
+        *(
+            (f"spec.{name}.path", f"{path}/{file}")
+            for name in MODELS
+            if (path := (spec.get(name) or {}).get("path"))
+            for file in TOKENIZER
+        ),
+    ]
+    return {
+        f"{place} {path}": _digest(base_dir / path)
+        for place, path in named
+        if (base_dir / path).is_file()
+    }
+
+
+def changed_inputs(events: Path, inputs: Mapping[str, str]) -> list[str]:
+    """Return which of the inputs are not those of the run's last process, as its events tell."""
+    earlier: Mapping[str, str] = {}
+    if events.exists():
+        with events.open("rb") as lines:
+            for event in events_in(lines, brief=True):
+                if isinstance(event, RunStartedEvent):
+                    earlier = event.inputs
+    return sorted(name for name in earlier.keys() & inputs.keys() if earlier[name] != inputs[name])
+
+
+def check_inputs(changed: list[str], *, accepted: bool) -> None:
+    """Raise ConfigError where inputs changed and the user has not accepted it."""
+    if changed and not accepted:
+        files = "; ".join(f"{path} ({place})" for place, path in (c.split(" ", 1) for c in changed))
+        raise ConfigError(
+            f"--resume: what the run began with has changed since: {files}; put the old files back, or go on "
+            "with the new ones by --accept-changes"
+        )
+
+
+def _paths(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Each `path` within a section, with its place."""
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _paths(item, f"{place}[{number}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key == "path" and isinstance(item, str):
+                yield f"{place}.path", item
+            else:
+                yield from _paths(item, f"{place}.{key}")
+
+
+def _digest(file: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with file.open("rb") as opened:
+        while block := opened.read(READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
