@@ -81,7 +81,10 @@ class Operator:
             loop.add_signal_handler(number, self.stop)
         pace = Pace(self._process.workers, self._metrics)
         self._kube = Kube(metrics=pace)
-        async with aiohttp.ClientSession() as self._session, contextlib.AsyncExitStack() as stack:
+        async with (
+            aiohttp.ClientSession(auto_decompress=False) as self._session,
+            contextlib.AsyncExitStack() as stack,
+        ):
             stack.push_async_callback(self._kube.close)
             self._reconciler = Reconciler(
                 kube=self._kube,

@@ -14,6 +14,7 @@ from rljob_api.spec.guards import AlarmReport
 from rljob_api.spec.status import LastCheckpoint, Progress
 from rljob_api.topology.elastic import RolloutReport
 from rljob_api.topology.fewer_replicas import ReplicasReport
+from rljob_operator.driver.answers import SHOWN_CHARACTERS, headers_of, json_of, text_of
 from rljob_operator.errors import Unreachable
 
 logger = logging.getLogger(__name__)
@@ -56,13 +57,13 @@ async def ask_driver(session: aiohttp.ClientSession, url: str, token: str) -> Re
     try:
         async with session.get(
             f"{url}/status",
-            headers={"Authorization": f"Bearer {token}"},
+            headers=headers_of(token),
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
             allow_redirects=False,
         ) as answer:
             if answer.status != 200:
                 return None
-            found = _Document.model_validate(await answer.json(), by_alias=True)
+            found = _Document.model_validate(await json_of(answer), by_alias=True)
     except (aiohttp.ClientError, TimeoutError, ValueError, ValidationError):
         return None
     return Report(
@@ -82,13 +83,14 @@ async def scale_driver(session: aiohttp.ClientSession, url: str, token: str, rol
         async with session.put(
             f"{url}/scale",
             json={"rollout": rollout},
-            headers={"Authorization": f"Bearer {token}"},
+            headers=headers_of(token),
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
             allow_redirects=False,
         ) as answer:
             if answer.status != 202:
-                logger.warning("rollout=%d refused by the driver: %s", rollout, await answer.text())
-    except (aiohttp.ClientError, TimeoutError) as error:
+                why = (await text_of(answer))[:SHOWN_CHARACTERS]
+                logger.warning("rollout=%d refused by the driver: %s", rollout, why)
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise Unreachable(
             f"the driver at {url} gave no answer ({type(error).__name__})",
             retry_after=RETRY_SECONDS,
@@ -101,7 +103,7 @@ async def ask_checkpoint(session: aiohttp.ClientSession, url: str, token: str) -
     try:
         async with session.post(
             f"{url}/checkpoint",
-            headers={"Authorization": f"Bearer {token}"},
+            headers=headers_of(token),
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
             allow_redirects=False,
         ) as answer:
@@ -120,13 +122,13 @@ async def ask_stacks(
         async with session.post(
             f"{url}/stacks",
             json={"deadline": deadline, "message": message},
-            headers={"Authorization": f"Bearer {token}"},
+            headers=headers_of(token),
             timeout=aiohttp.ClientTimeout(total=STACKS_SECONDS),
             allow_redirects=False,
         ) as answer:
             if answer.status != 200:
                 return ""
-            told = _Stacks.model_validate(await answer.json()).told
+            told = _Stacks.model_validate(await json_of(answer)).told
     except (aiohttp.ClientError, TimeoutError, ValueError, ValidationError):
         return ""
     return " ".join(told.split())[:STACKS_CHARACTERS]

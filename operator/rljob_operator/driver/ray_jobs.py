@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import aiohttp
 
+from rljob_operator.driver.answers import headers_of, json_of, text_of
 from rljob_operator.errors import (
     Invalid,
     NotFound,
@@ -114,7 +115,7 @@ class RayJobs:
         """What Ray knows of the submission; None where it knows nothing of it."""
         try:
             async with self._request("status", "GET", f"/api/jobs/{submission_id}") as answer:
-                found: dict[str, Any] = await answer.json()
+                found: dict[str, Any] = await json_of(answer)
         except NotFound:
             return None
         return RayJob(
@@ -175,17 +176,17 @@ class RayJobs:
             async with self.session.request(
                 method,
                 self.url + path,
-                headers={"Authorization": f"Bearer {self.token}"},
+                headers=headers_of(self.token),
                 timeout=aiohttp.ClientTimeout(total=TOTAL_SECONDS, sock_connect=CONNECT_SECONDS),
                 allow_redirects=False,  # the token goes to this address and no other
                 **options,
             ) as answer:
                 code = str(answer.status)
                 if answer.status != 200:
-                    raise _refusal(answer.status, verb, await answer.text())
+                    raise _refusal(answer.status, verb, await text_of(answer))
                 yield answer
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
-            why = type(error).__name__
+            why = str(error) if type(error) is ValueError else type(error).__name__
             raise Unreachable(
                 f"Ray at {self.url} gave no answer to {verb} ({why})", retry_after=RETRY_SECONDS
             ) from error
