@@ -61,7 +61,7 @@ def check_files(checkpoint: Path, *, share: tuple[int, int] = (0, 1), within: st
     except (OSError, ValueError, AttributeError) as error:
         raise _damaged(checkpoint, SUMS_FILE, str(error)) from error
     for name in noted:
-        if not _is_within(name):
+        if not is_within(name):
             raise _damaged(checkpoint, SUMS_FILE, f"it names {name!r}, which is no file of it")
     rank, of = share
     names = [name for name in sorted(noted) if name.startswith(within)][rank::of]
@@ -76,7 +76,8 @@ def check_files(checkpoint: Path, *, share: tuple[int, int] = (0, 1), within: st
     return len(names)
 
 
-def _is_within(name: str) -> bool:
+def is_within(name: str) -> bool:
+    """Return whether a name that came out of a file is that of a file within its folder."""
     place = PurePosixPath(name)
     return not place.is_absolute() and ".." not in place.parts and "\0" not in name
 

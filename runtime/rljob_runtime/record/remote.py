@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from rljob_api.spec.infrastructure import RemoteStorage
@@ -17,6 +17,7 @@ from rljob_api.spec.json_text import parse_json
 from rljob_runtime.errors import ConfigError, StorageError
 from rljob_runtime.record.best import BEST_FILE
 from rljob_runtime.record.checkpoint import CheckpointStore, step_of
+from rljob_runtime.record.checksums import is_within
 from rljob_runtime.record.hang_files import FOLDER as HANGS
 from rljob_runtime.record.hang_files import SUMMARY
 from rljob_runtime.record.profiles.traces import FOLDER as TRACES
@@ -103,6 +104,8 @@ class RemoteRun:
             draft = store.begin(step)
             for name, size in self._marked(step).items():
                 deadline.check()
+                if not is_within(name):
+                    raise StorageError(f"{MARKER} names {name!r}, which is no file of the checkpoint")
                 file = draft / name
                 file.parent.mkdir(parents=True, exist_ok=True)
                 self.fs.get_file(f"{self._folder(step)}/{name}", str(file), callback=deadline)
@@ -222,7 +225,7 @@ class RemoteRun:
             marked = self._marked(step)
         except (ValueError, TypeError):
             return False  # torn, as without a marker
-        within = all(".." not in PurePosixPath(name).parts for name in marked)
+        within = all(map(is_within, marked))
         return within and marked == {n: size for n, size in sizes.items() if n != MARKER}
 
     def _marked(self, step: int) -> dict[str, int]:

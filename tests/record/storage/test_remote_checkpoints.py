@@ -74,17 +74,21 @@ def test_the_checkpoint_before_a_step_is_not_that_steps(store):
     assert [store.last_step(before=step) for step in (3, 2, 1)] == [2, 1, None]
 
 
-def test_a_copy_that_would_leave_its_folder_is_no_checkpoint(s3, store):
-    remote = open_remote(s3, "run")
+@pytest.mark.parametrize("outside", ["../../evil", "{folder}/evil"], ids=["above", "absolute"])
+def test_a_copy_that_would_leave_its_folder_is_no_checkpoint(s3, store, tmp_path, outside):
+    remote, name = open_remote(s3, "run"), outside.format(folder=tmp_path)
     remote.put_checkpoint(1, save(store, 1))
     folder = f"{remote.root}/checkpoints/step-000001"
     sizes = json.loads(remote.fs.cat_file(f"{folder}/{MARKER}"))
 
-    remote.fs.pipe_file(f"{folder}/../../evil", b"bad")
-    remote.fs.pipe_file(f"{folder}/{MARKER}", json.dumps(sizes | {"../../evil": 3}).encode())
+    remote.fs.pipe_file(f"{folder}/{name}", b"bad")
+    remote.fs.pipe_file(f"{folder}/{MARKER}", json.dumps(sizes | {name: 3}).encode())
 
-    assert f"{folder}/../../evil" in remote.fs.find(folder)
+    assert f"{folder}/{name}" in remote.fs.find(folder)
     assert remote.steps() == []
+    with pytest.raises(StorageError, match="which is no file of the checkpoint"):
+        remote.fetch_checkpoint(1, CheckpointStore(folder=tmp_path / "fetched", keep=2))
+    assert not list(tmp_path.rglob("evil"))
 
 
 def test_only_the_newest_whole_copies_are_kept(remote, store):
