@@ -17,7 +17,7 @@ from rljob_runtime.cli.diff_command import diff
 from rljob_runtime.cli.doctor.doctor_command import doctor
 from rljob_runtime.cli.export_command import export
 from rljob_runtime.cli.fork_command import fork
-from rljob_runtime.cli.output import say
+from rljob_runtime.cli.output import refused_by_files, say
 from rljob_runtime.cli.plan_command import plan
 from rljob_runtime.cli.replay_command import replay
 from rljob_runtime.cli.report_command import report
@@ -65,4 +65,9 @@ def main() -> None:
         if error is None or end.code or sys.argv[1:2][0] in TRAINING:
             raise
         say(f"standard output cannot be written: {error.strerror}")
+        sys.exit(ExitCode.FAILED)
+    except OSError as error:
+        if (refusal := refused_by_files(error)) is None:
+            raise
+        say(refusal)
         sys.exit(ExitCode.FAILED)

@@ -1,6 +1,8 @@
 """What all commands have in common: reading a job, saying what is wrong with it, errors as exit codes."""
 
 import contextlib
+import errno
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,10 +23,36 @@ RunOrName = Annotated[
 ]
 
 
+NO_PLACE = "name a path that can be one (--output, RLJOB_CACHE, HOME, TMPDIR)"
+NO_RIGHT = "name a place that this user may write (--output, RLJOB_CACHE, HOME, TMPDIR)"
+NO_SPACE = "free some space there, or name another place"
+REMEDIES = {
+    errno.ENOENT: NO_PLACE,
+    errno.ENOTDIR: NO_PLACE,
+    errno.EEXIST: NO_PLACE,
+    errno.EISDIR: NO_PLACE,
+    errno.ENAMETOOLONG: NO_PLACE,
+    errno.EACCES: NO_RIGHT,
+    errno.EPERM: NO_RIGHT,
+    errno.EROFS: NO_RIGHT,
+    errno.ENOSPC: NO_SPACE,
+    errno.EDQUOT: NO_SPACE,
+}
+"""For what the file system refuses."""
+
+
+def refused_by_files(error: OSError) -> str | None:
+    """Return what the file system refused, with a remedy; None for other errors."""
+    remedy = REMEDIES.get(error.errno or 0)
+    if remedy is None or error.filename is None:
+        return None
+    return f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}"
+
+
 @contextlib.contextmanager
 def errors_end_it() -> Iterator[None]:
-    """Within, what a job or an argument has wrong ends the command with `INVALID`, any other error of rljob's
-    with `FAILED`; both are said."""
+    """Within, what a job or an argument has wrong ends the command with `INVALID`; any other error of rljob's
+    and what the file system refuses with `FAILED`. All are said."""
     try:
         yield
     except InvalidJob as invalid:
@@ -33,6 +61,11 @@ def errors_end_it() -> Iterator[None]:
         say(str(error))
         wrong = isinstance(error, ConfigError)
         raise typer.Exit(ExitCode.INVALID if wrong else ExitCode.FAILED) from None
+    except OSError as error:
+        if (refusal := refused_by_files(error)) is None:
+            raise
+        say(refusal)
+        raise typer.Exit(ExitCode.FAILED) from None
 
 
 def load(file: Path) -> "RLJob":

@@ -5,6 +5,7 @@ The only place outside `devices/` that reads the environment.
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -96,7 +97,9 @@ def request_of(
         refuse([] if accept_untested else untested(job, folder))
         refuse(without_ray(job) if local else [])
     refuse(local_problems(job, folder, alone=ray_address is None))
+    cache = _cache_folder()
     with errors_end_it():
+        cache.mkdir(parents=True, exist_ok=True)
         check_ray_answers(ray_address)
     # Some data sets iterate over sets: their items must not depend on the process that makes them.
     os.environ["PYTHONHASHSEED"] = "0"
@@ -106,7 +109,7 @@ def request_of(
         job_file=file,
         output=output,
         resume=resume,
-        cache_dir=Path(os.environ.get("RLJOB_CACHE") or Path.home() / ".cache" / "rljob"),
+        cache_dir=cache,
         ray_address=ray_address,
         local=local,
         status=_status_endpoint(),
@@ -115,6 +118,19 @@ def request_of(
         until=until,
         accept_changes=accept_changes,
     )
+
+
+def _cache_folder() -> Path:
+    """That of RLJOB_CACHE, else below the user's home, else below the folder of temporary files."""
+    if named := os.environ.get("RLJOB_CACHE"):
+        return Path(named)
+    try:
+        home = Path.home()
+    except (
+        RuntimeError
+    ):  # neither HOME nor an entry among the users, as in a container with a bare uid
+        home = Path(tempfile.gettempdir())
+    return home / ".cache" / "rljob"
 
 
 def train(request: "RunRequest") -> int:

@@ -105,7 +105,9 @@ class RemoteRun:
             for name, size in self._marked(step).items():
                 deadline.check()
                 if not is_within(name):
-                    raise StorageError(f"{MARKER} names {name!r}, which is no file of the checkpoint")
+                    raise StorageError(
+                        f"{MARKER} names {name!r}, which is no file of the checkpoint"
+                    )
                 file = draft / name
                 file.parent.mkdir(parents=True, exist_ok=True)
                 self.fs.get_file(f"{self._folder(step)}/{name}", str(file), callback=deadline)

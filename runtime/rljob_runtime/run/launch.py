@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED
 from dataclasses import dataclass, field, replace
@@ -254,6 +255,8 @@ def _run(
         ending = _Ending(status="failed", code=code, message=describe(error))
     except Exception as error:
         ending = _Ending(status="failed", code=ExitCode.FAILED, message=describe(error))
+        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+            traceback.print_exc()  # a fault of ours: the command line says what the file system refused alone
         raise
     finally:
         if copies:

@@ -1,0 +1,59 @@
+"""Commands ended in a traceback where the file system had no place for them."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rljob_runtime.cli.output import REMEDIES, refused_by_files
+
+JOB = Path(__file__).parents[2] / "examples/quickstart.yaml"
+RLJOB = [sys.executable, "-c", "from rljob_runtime.cli.main import main; main()"]
+COMMANDS = {
+    "a run in a file": (["run", str(JOB), "--local", "--output", "file"], {}),
+    "a run below a file": (["run", str(JOB), "--local", "--output", "file/run"], {}),
+    "a run where none may write": (["run", str(JOB), "--local", "--output", "/proc/none"], {}),
+    "a home that is none": (
+        ["run", str(JOB), "--local", "--output", "run"],
+        {"HOME": "/proc/none"},
+    ),
+    "a simulation below a file": (["simulate", str(JOB), "--output", "file/run"], {}),
+}
+
+
+@pytest.mark.parametrize(("words", "environment"), COMMANDS.values(), ids=COMMANDS)
+def test_a_place_that_cannot_be_is_named_in_one_line_with_a_remedy(
+    tmp_path: Path, words: list[str], environment: dict[str, str]
+) -> None:
+    (tmp_path / "file").touch()
+
+    done = subprocess.run(
+        [*RLJOB, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=tmp_path,
+        env={k: v for k, v in os.environ.items() if k != "RLJOB_CACHE"} | environment,
+    )
+
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert last.endswith(tuple(REMEDIES.values())), last
+
+
+@pytest.mark.parametrize("number", REMEDIES)
+def test_what_the_file_system_refuses_is_named(number: int) -> None:
+    refusal = refused_by_files(OSError(number, os.strerror(number), "/some/file"))
+
+    assert refusal is not None
+    assert refusal.startswith(f"/some/file: {os.strerror(number)}; ")
+
+
+def test_an_error_of_no_file_is_none_of_the_file_systems() -> None:
+    assert refused_by_files(OSError(errno.ENOSPC, "No space left on device")) is None
+    assert refused_by_files(ConnectionResetError(errno.ECONNRESET, "reset")) is None
