@@ -70,7 +70,7 @@ async def test_rays_state_of_a_job_is_read_up_to_a_bound(
 ) -> None:
     found, url, session = head
     answering(found)
-    ray = RayJobs(url=url, token="t", session=session, metrics=Metrics())  # type: ignore[arg-type]
+    ray = RayJobs(url=url, token="t", session=session, metrics=Metrics())
 
     async def ask() -> None:
         with pytest.raises(Unreachable, match=r"larger than 64 KiB|is packed \(gzip\)"):
@@ -99,7 +99,7 @@ async def test_a_refusal_is_shown_in_short(
 ) -> None:
     found, url, session = head
     found.status, found.body = 400, b"no " * MAX_BYTES
-    ray = RayJobs(url=url, token="t", session=session, metrics=Metrics())  # type: ignore[arg-type]
+    ray = RayJobs(url=url, token="t", session=session, metrics=Metrics())
 
     with pytest.raises(Invalid) as raised:
         await ray.stop("u1-0")
@@ -114,7 +114,7 @@ async def test_a_document_within_the_bound_is_read(
 ) -> None:
     found, url, session = head
     found.body = b'{"status": "RUNNING", "message": "well"}'
-    ray = RayJobs(url=url, token="t", session=session, metrics=Metrics())  # type: ignore[arg-type]
+    ray = RayJobs(url=url, token="t", session=session, metrics=Metrics())
 
     job = await ray.job("u1-0")
 
