@@ -32,6 +32,17 @@ in_a_browser = pytest.mark.skipif(PROGRAM is None, reason=MISSING)
 TOKEN = "the-token-of-this-job"
 STEPS = 6
 LISTEN_SECONDS = 120.0
+PACE = '''
+import os, time
+calls = 0
+def reward(prompt, response, answer):
+    """Wait in the third step until the page is watched."""
+    global calls
+    calls += 1
+    while calls > 64 and not os.path.exists({free!r}):
+        time.sleep(0.05)
+    return 0.0
+'''
 CURVES = ("reward", "accuracy", "entropy", "gradient", "speed", "memory", "phases")
 STAGES = {"device 0": 3, "device 1": 3, "reward 0": 1}
 """Of a step, by role and device: devices generate, train and take the new weights."""
@@ -60,7 +71,13 @@ class Watched:
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """It serves its page, which a browser has open from before the first step on."""
     folder = tmp_path_factory.mktemp("profiled")
+    (folder / "pace.py").write_text(PACE.format(free=str(folder / "free")))
+    pace = {"name": "pace", "type": "python", "weight": 0.0, "timeoutSeconds": 120}
+    pace["python"] = {"path": "pace.py"}
     spec = SMALL_JOB["spec"] | {"steps": STEPS, "profile": {"steps": [2], "ranks": [1]}}
+    spec["rewards"] = [*spec["rewards"], pace]
+    if PROGRAM is None:
+        (folder / "free").touch()
     (folder / "job.yaml").write_text(yaml.safe_dump(SMALL_JOB | {"spec": spec}))
     with contextlib.ExitStack() as stack:
         browser = Browser(folder / "browser") if PROGRAM else None
@@ -99,9 +116,11 @@ def look(browser: Browser, address: str, folder: Path, seen: Seen) -> None:
     browser.open(f"{address}#token={TOKEN}")
     browser.wait(READY)
     browser.tell(
-        f"window.states = []; new MutationObserver(() => states.push({status}.textContent))"
+        f"window.states = [{status}.textContent]; "
+        f"new MutationObserver(() => states.push({status}.textContent))"
         f".observe({status}, {{ childList: true }})"
     )
+    (folder / "free").touch()
     browser.wait("document.querySelector('#profiles a')")
     browser.tell("document.querySelector('#profiles a').click()")
     name = browser.tell("document.querySelector('#profiles a').text")

@@ -45,6 +45,9 @@ def pytest_terminal_summary(
 ) -> None:
     """Print flaky and failed tests before pytest's own summary line."""
     for report in terminalreporter.getreports(FLAKY):
+        terminalreporter.section(f"failed, passed alone: {_test_of(report)}", "_")
+        terminalreporter.write_line(report.longreprtext)
+    for report in terminalreporter.getreports(FLAKY):
         terminalreporter.write_line(f"flaky: {_test_of(report)}: {_first_line(report)}")
     failures = _failures(terminalreporter)
     if failures:
