@@ -86,6 +86,10 @@ class Processes:
     """A call that the driver dies in the midst of, once it has asked the first device."""
     behind: list[tuple["Process", Call]] = field(default_factory=list)
     """Calls to devices that wait for others whom nobody asks."""
+    late_losses: bool = False
+    """Whether nodes are missed late: when a device is hired, the reservation is given up in which others were
+    begun since, which then never start."""
+    stranded: list["Process"] = field(default_factory=list)
 
     def begin(self, role: Any, left: Collection[int] = ()) -> "Process":
         """A process without a device where the role is a class."""
@@ -97,6 +101,8 @@ class Processes:
         """No reservation is lost."""
 
     def hire(self, role: DeviceRole) -> "Process":
+        if self.late_losses:
+            self.stranded += [p for p in self.living if p.role is None and not p.has_started]
         if self.away:
             self.placeless[role.rank] = self.away, []
         return self.begin(role)
@@ -124,6 +130,9 @@ class Processes:
     def dead(self, workers: Sequence["Process"]) -> list[bool]:
         return [worker not in self.living for worker in workers]
 
+    def has_reservation(self, worker: "Process") -> bool:
+        return worker not in self.stranded
+
     def move(self, node: int) -> bool:
         return False
 
@@ -147,6 +156,8 @@ class Processes:
 
     def called(self, worker: "Process", name: str, arguments: tuple[Any, ...]) -> Call:
         """Now, or once the device has a place, or once all devices have begun it."""
+        assert worker not in self.stranded, f"{name} waits for ever"
+        worker.has_started = True
         call: Call = Future()
         self.look()
         if worker.role is not None and worker.role.rank in self.placeless:
@@ -207,6 +218,7 @@ class Process:
     weights: list[Sample] = field(default_factory=list)
     after: int = 0
     outlived: tuple[int, list[Sample]] | None = None
+    has_started: bool = False
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: self.all.called(self, name, arguments)
@@ -470,6 +482,22 @@ def test_so_it_is_where_the_dead_have_no_place_for_a_while(
             courses["-".join(map(str, numbers))] += 1
 
     assert courses["2-1-2"] > courses["2-1"] > 0
+
+
+def test_so_it_is_where_a_node_is_missed_once_others_were_begun_on_it(tmp_path: Path) -> None:
+    whole, stranded = Processes(), 0
+    live(whole, tmp_path / "undisturbed", {})
+
+    for place in range(whole.calls):
+        for fatal in ([place], [place, place + 1 + place % 5]):
+            processes = Processes(fatal=fatal, late_losses=True)
+            try:
+                live(processes, tmp_path / f"{fatal}", {})
+            except Exception as error:
+                raise AssertionError(f"deaths at the calls {fatal}") from error
+            stranded += len(processes.stranded)
+
+    assert stranded > 0
 
 
 @pytest.mark.parametrize("half_sent", ["update", "sync", "save"])

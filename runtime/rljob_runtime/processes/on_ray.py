@@ -87,10 +87,10 @@ class Here:
 
 
 class RayWorker:
-    """An actor."""
+    """An actor. group: the reservation that it was begun in."""
 
-    def __init__(self, actor: Any) -> None:
-        self.actor = actor
+    def __init__(self, actor: Any, group: Reservation | None = None) -> None:
+        self.actor, self.group = actor, group
 
     def __getattr__(self, name: str) -> Callable[..., Call]:
         if name.startswith("__"):  # what pickle looks for
@@ -206,7 +206,8 @@ class RayWorkers:
         options: dict[str, Any] = {"num_cpus": 0, "num_gpus": 0, **home}
         options |= {"name": name} if name else {}
         options |= {"max_restarts": -1} if restarts else {}
-        return RayWorker(self.maker.start(kind, options, arguments, named))
+        group = getattr(home.get("scheduling_strategy"), "placement_group", None)
+        return RayWorker(self.maker.start(kind, options, arguments, named), group)
 
     def end(self, worker: Any) -> None:
         end_actor(worker.actor)
@@ -221,6 +222,9 @@ class RayWorkers:
                 break
             died |= found
         return [call in died for call in calls]
+
+    def has_reservation(self, worker: Any) -> bool:
+        return worker.group is None or _state(worker.group) != "REMOVED"
 
     def _in_bundle(self, node: int, number: int) -> Home:
         group = self.groups[node]

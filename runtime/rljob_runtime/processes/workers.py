@@ -89,6 +89,10 @@ class Workers(Protocol):
     def dead(self, workers: Sequence[Worker]) -> list[bool]:
         """Whether each has died, as far as that shows in a few seconds."""
 
+    def has_reservation(self, worker: Worker) -> bool:
+        """Whether the reservation that it was begun in is still held. A worker that had not started when it
+        was given up never starts, and is not dead."""
+
 
 class Anywhere:
     """Of `Workers` of which there are as many as are asked for, all in one place."""
@@ -121,6 +125,9 @@ class Anywhere:
 
     def near(self, node: int) -> Home:
         return {}
+
+    def has_reservation(self, worker: Worker) -> bool:
+        return True
 
     def warehouse_homes(self, warehouses: int, *, spread: int | None) -> list[Home]:
         return []

@@ -7,7 +7,7 @@ one that holds the same, or that keeps a second copy, over groups that all its w
 does, all of them take the last checkpoint, or begin again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -136,16 +136,25 @@ class Recovery:
         actors = self.driver.actors
         # Before anybody is begun beside them: who is in a reservation ends with it.
         actors.pool.renew({member.role.node for member in dead.members})
+        self._begin_others(dead, {*dead.others, *self._without_reservation()})
+
+    def _begin_others(self, dead: Dead, names: Collection[str]) -> None:
+        """Begin the feeder and the reward worker anew, as far as they are named."""
+        actors = self.driver.actors
         left = {member.role.node for member in [*dead.members, *actors.left_out]}
-        for name in dead.others:
-            if name == DRIVER:
-                continue
-            if name == "feeder":
-                actors.pool.workers.end(actors.feeder)
-                actors.feeder = actors.begin(PromptFeeder, left)
-            else:
-                actors.pool.workers.end(actors.rewards[0])
-                actors.rewards = [actors.begin(RewardWorker, left)]
+        if "feeder" in names:
+            actors.pool.workers.end(actors.feeder)
+            actors.feeder = actors.begin(PromptFeeder, left)
+        if any(name.startswith("reward") for name in names):
+            actors.pool.workers.end(actors.rewards[0])
+            actors.rewards = [actors.begin(RewardWorker, left)]
+
+    def _without_reservation(self) -> list[str]:
+        """Who was begun beside a device on a node whose loss showed only afterwards: with the node's
+        reservation given up it would wait for ever."""
+        actors, workers = self.driver.actors, self.driver.actors.pool.workers
+        named = {"feeder": actors.feeder} | {f"reward-{n}": w for n, w in enumerate(actors.rewards)}
+        return [name for name, worker in named.items() if not workers.has_reservation(worker)]
 
     def replace(self, dead: Dead, cut: BatchCalls | None) -> int:
         """Have other devices in their places; returns the step that all are after. A sync follows. cut: the
@@ -163,6 +172,7 @@ class Recovery:
         with self.timed("start"):
             away = driver.lost_rollouts.replace(dead.members, meet_seconds=MEET_SECONDS)
         step, source = self._replace_training(dead, cut, since=began)
+        self._begin_others(dead, self._without_reservation())
         with self.timed("meet"):
             driver.actors.meet()
         driver.joined()

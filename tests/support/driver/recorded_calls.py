@@ -41,6 +41,9 @@ class RecordedWorkers:
     def dead(self, workers: Sequence[Any]) -> list[bool]:
         return self.inner.dead([worker._inner for worker in workers])
 
+    def has_reservation(self, worker: Any) -> bool:
+        return self.inner.has_reservation(worker._inner)
+
 
 @dataclass
 class RecordedWorker:

@@ -88,6 +88,9 @@ class WorkersHere:
     def dead(self, workers: Sequence[Any]) -> list[bool]:
         return [worker.dead for worker in workers]
 
+    def has_reservation(self, worker: Any) -> bool:
+        return True
+
 
 class WorkerHere:
     """An object, made with the first call that it may start for."""
