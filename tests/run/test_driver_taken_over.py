@@ -114,7 +114,9 @@ def live(job: RLJob, folder: Path, world: LastingWorld, link: KeptHere) -> None:
         succession.take_events(log)
         driver = driver_of(ToldDriver, job, world=world, store=store, log=log)
         driver.actors.meet = lambda: None  # type: ignore[method-assign]
-        alive = SimpleNamespace(dead=lambda workers: [False] * len(workers))
+        alive = SimpleNamespace(
+            dead=lambda workers: [False] * len(workers), has_reservation=lambda worker: True
+        )
         driver.actors.pool = SimpleNamespace(workers=alive, renew=lambda nodes: None)  # type: ignore[assignment]
         run_steps(driver, succession.follow(driver))
     finally:
