@@ -48,7 +48,7 @@ LONG = {"text": "x" * 1_000_000}
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], LineChild]:
     """A child process that behaves this way."""
     (tmp_path / "behaves.py").write_text(CHILD)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return lambda way: LineChild("behaves", f'{{"way": "{way}"}}')
 
 

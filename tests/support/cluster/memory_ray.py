@@ -1,6 +1,7 @@
 """Ray's Jobs API and the drivers' progress in memory, in the place of aiohttp's session."""
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -123,6 +124,7 @@ class Exchange:
     options: Manifest
     status: int = 0
     body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     async def __aenter__(self) -> "Exchange":
         writes = self.method != "GET"
@@ -136,18 +138,13 @@ class Exchange:
     async def __aexit__(self, *_: object) -> None:
         await self.ray.pauses()
 
-    async def json(self) -> Any:
-        await self.ray.pauses()
-        return self.body
-
-    async def text(self) -> str:
-        await self.ray.pauses()
-        return str(self.body)
-
     @property
     def content(self) -> "Exchange":
         return self
 
     async def iter_any(self) -> AsyncIterator[bytes]:
         await self.ray.pauses()
-        yield str(self.body).encode()
+        yield (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
+
+    def close(self) -> None:
+        """The rest is not read."""

@@ -30,7 +30,7 @@ from rljob_runtime.report.tracking.tracker import TrackedRun
 
 CHILD = "rljob_runtime.report.tracking.tracker_child"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 300.0
-NO_FACTS = ("time", "kind", "machine", "versions", "resumed_from")
+NO_FACTS = ("inputs", "time", "kind", "machine", "versions", "resumed_from")
 MOST_WAITING = 10_000
 """Steps and evaluations that a tracker may be behind; later ones are dropped."""
 OF_EVALUATIONS = ("accuracy", "stderr", "reward", "pass_at_k")
