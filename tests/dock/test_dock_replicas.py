@@ -9,6 +9,7 @@ import pytest
 from forked_docks import ForkedDock
 from mortal_dock import MortalDock
 from stored_rows import live_uids
+from wait_until import wait_until
 
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
@@ -30,13 +31,6 @@ def make_mortal(graph):
         dock.__exit__()
 
 
-def until(done, what: str, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, f"waited {seconds} s until {what}"
-        time.sleep(0.02)
-
-
 def replicated(dock: MortalDock) -> bool:
     servers = dock.client("watch").stats().servers
     return all(servers[f"warehouse/{i}"]["replicated"] for i in range(dock.warehouses))
@@ -52,7 +46,7 @@ def claim_rows(client: DockClient, batch: str, count: int) -> list[RowMeta]:
 
 
 def in_step(dock: MortalDock) -> None:
-    until(lambda: replicated(dock), "every warehouse is replicated")
+    wait_until("every warehouse is replicated", lambda: replicated(dock))
 
 
 def test_a_killed_warehouse_comes_back_with_its_rows_columns_and_acknowledgements(
@@ -146,17 +140,17 @@ def test_rows_that_were_left_behind_do_not_come_back(make_mortal, rows_of, respo
     feeder, generate, reward = (dock.client(state) for state in ("feed", "generate", "reward"))
     feeder.put_rows("t", rows_of("t", groups=1, samples=2), total=2)
     port = dock.gates["warehouse/1"].cut()
-    until(lambda: not dock.server("warehouse/0")._link.replicated, "warehouse 0 is alone")
+    wait_until("warehouse 0 is alone", lambda: not dock.server("warehouse/0")._link.replicated)
     claim = generate.claim("t", timeout_seconds=10)
     generate.write(claim.rows, responses_of(claim.rows))
-    until(lambda: _seen(dock, "generate")[-1].endswith(".1"), "the controller heard of it")
+    wait_until("the controller heard of it", lambda: _seen(dock, "generate")[-1].endswith(".1"))
 
     dock.kill("warehouse/0")
     dock.gates["warehouse/1"].behind = port
     dock.start("warehouse/0")
 
-    until(lambda: dock.server("warehouse/0").epoch.endswith(".0"), "it starts over")
-    until(lambda: not dock.server("warehouse/0").store.num_rows, "the old rows are gone")
+    wait_until("warehouse 0 starts over", lambda: dock.server("warehouse/0").epoch.endswith(".0"))
+    wait_until("the old rows are gone", lambda: not dock.server("warehouse/0").store.num_rows)
     with pytest.raises(DockLost, match="2 of 2 rows of t were lost"):
         for _ in range(200):
             reward.give_back(reward.claim("t", timeout_seconds=10).rows)
@@ -175,7 +169,7 @@ def test_a_predecessor_that_still_lives_is_not_listened_to(make_mortal, rows_of)
     dock.start("warehouse/0")
     in_step(dock)
 
-    until(lambda: not old.server._link.replicated, "the old one is refused")
+    wait_until("the old one is refused", lambda: not old.server._link.replicated)
     held = dock.server("warehouse/1")._standby
     assert held.store.num_rows == 2
     time.sleep(0.3)
@@ -244,7 +238,7 @@ def test_changes_during_the_seeding_reach_the_standby(
     dock.kill("warehouse/1")
     dock.start("warehouse/1")
     link = dock.server("warehouse/0")._link
-    until(lambda: link._backlog is not None, "the seeding has begun")
+    wait_until("the seeding has begun", lambda: link._backlog is not None)
 
     generate.write(rows[:3], responses_of(rows[:3]))
     answered_during_the_seeding = link._backlog is not None
@@ -264,13 +258,13 @@ def test_two_copies_need_two_warehouses(graph) -> None:
 def test_a_killed_process_comes_back_with_its_rows(graph, rows_of, responses_of) -> None:
     with ForkedDock(graph.states, warehouses=2, replicas=2) as dock:
         feeder, generate = dock.client("feed", "f"), dock.client("generate", "g")
-        until(
+        wait_until(
+            "both are replicated",
             lambda: all(
                 server["replicated"]
                 for role, server in feeder.stats().servers.items()
                 if role.startswith("warehouse")
             ),
-            "both are replicated",
         )
         feeder.put_rows("t", rows_of("t", groups=4, samples=2), total=8)
         claim = generate.claim("t", share=(0, 1), timeout_seconds=10)

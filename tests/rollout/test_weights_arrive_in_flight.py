@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from forked_ranks import RanksFailed, on_ranks
 from rollout_devices import joined, make_job, sync_of
 from rollouts import make_groups, run, sampling
 from rollouts_on_ranks import ARGUMENTS
+from wait_until import wait_until
 
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.sync_group import Meeting, SyncGroup
@@ -49,14 +49,6 @@ def receiver(engine: Any, group: SyncGroup, ranks: Any = None) -> InFlight:
     return found
 
 
-def until(what: str, there: Callable[[], object]) -> None:
-    """Wait for it, a minute at most."""
-    deadline = time.monotonic() + 60
-    while not there():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
-
-
 def tokens_of(made: dict[str, Generated]) -> dict[str, list[int]]:
     return {uid: made[uid].token_ids for uid in sorted(made)}
 
@@ -79,7 +71,7 @@ def test_a_device_generates_with_the_old_weights_until_it_switches_to_the_verifi
         arriving = receiver(engine, group)
         engine.between = None  # so that the call before the switch is of one version
         calls = [run(engine, groups, GREEDY)]
-        until("the weights", lambda: arriving._arrived)
+        wait_until("the weights arrived", lambda: arriving._arrived)
         before, held = engine.checksum(), engine.version
         calls.append(run(engine, groups, GREEDY))
         report = arriving.switch(4)
@@ -124,7 +116,7 @@ def test_tokens_tell_which_weights_drew_them_where_a_device_switches_within_a_ba
             """The switch comes after a part of the samples has begun."""
             asked.append(1)
             if len(asked) == 3:
-                until("the weights", lambda: arriving._arrived)
+                wait_until("the weights arrived", lambda: arriving._arrived)
             if len(asked) >= 3:
                 take()
 
@@ -178,7 +170,7 @@ def test_a_device_tells_what_it_drew_while_weights_came_and_how_long_it_generate
                 group.agree()
                 arriving.listen(group)
             if len(asked) == 6:
-                until("the weights", lambda: arriving._arrived)
+                wait_until("the weights arrived", lambda: arriving._arrived)
 
         engine.between = begin
         if rank == 1:
@@ -287,7 +279,7 @@ def test_devices_that_share_a_model_switch_together_before_their_next_call(
             return sync_of(group, policy=source(other)).send(1).checksum
         engine = TorchRollout(path, groups=ranks.rollout, **ARGUMENTS)
         arriving = receiver(engine, group, ranks.rollout)
-        until("the weights", lambda: arriving._arrived)
+        wait_until("the weights arrived", lambda: arriving._arrived)
         before = tokens_of(run(engine, groups, GREEDY))
         report = arriving.switch(1)
         return before, tokens_of(run(engine, groups, GREEDY)), report.checksum
@@ -342,10 +334,10 @@ def test_a_device_takes_what_the_group_of_now_is_sent(
             sync = sync_of(SyncGroup(meeting.address, rank=0, size=3), policy=source(other))
             return sync.send(1).checksum
         arriving = receiver(TorchRollout(path, **ARGUMENTS), group)
-        until("the address", place.exists)
+        wait_until("the address is there", place.exists)
         arriving.listen(None)
         arriving.listen(SyncGroup(place.read_text(), rank=rank, size=3))
-        until("the weights", lambda: arriving._arrived)
+        wait_until("the weights arrived", lambda: arriving._arrived)
         return arriving.switch(1).checksum
 
     assert on_ranks(3, device, seconds=90) == [weights_checksum(stored_weights(other))] * 3
@@ -396,7 +388,7 @@ def check_nobody_switches(
             return None
         engine = TorchRollout(path, **ARGUMENTS)
         arriving = receiver(engine, group)
-        until("the failure", lambda: arriving._failure)
+        wait_until("they failed", lambda: arriving._failure)
         with pytest.raises(WeightsError, match=f"weights version 1: .*{message}"):
             arriving.switch(1)
         return tokens_of(run(engine, groups, GREEDY)), engine.version, engine.checksum()
@@ -428,7 +420,7 @@ def test_a_device_that_dies_while_weights_come_leaves_the_old_ones_on_the_others
         else:
             engine: RolloutEngine = TorchRollout(path, **ARGUMENTS)
             arriving = receiver(engine, group)
-            until("the failure", lambda: arriving._failure)
+            wait_until("they failed", lambda: arriving._failure)
             with pytest.raises(WorkerError, match=gone):
                 arriving.switch(1)
             assert tokens_of(run(engine, groups, GREEDY)) == old

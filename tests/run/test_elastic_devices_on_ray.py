@@ -9,6 +9,7 @@ import ray
 import stand_in_devices
 import workers_here
 from stand_in_devices import Plan, Run, StandInProcess
+from wait_until import wait_until
 
 from rljob_api.topology.ray_resources import EMULATED
 from rljob_runtime.processes.dead_devices import dead_devices
@@ -58,25 +59,18 @@ def test_a_node_moves_where_another_one_is_free_and_keeps_the_one_that_it_left()
         assert workers.move(0)
         made.append(workers.groups[0])
         assert made[1].id != made[0].id
-        wait_until(lambda: free_devices() == DEVICES - 4)
+        wait_until("two nodes hold all devices", lambda: free_devices() == DEVICES - 4)
         assert not workers.move(0)
         assert workers.groups[0] is made[1]
     finally:  # the next tests want the devices
         for group in made:
             ray.util.remove_placement_group(group)
-    wait_until(lambda: free_devices() == DEVICES)
+    wait_until("all devices are free", lambda: free_devices() == DEVICES)
 
 
 def free_devices() -> float:
     """As far as this process has been told."""
     return ray.available_resources().get(EMULATED, 0)
-
-
-def wait_until(holds: Callable[[], bool], *, seconds: float = 60.0) -> None:
-    ends = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < ends, f"not after {seconds} s; free devices: {free_devices()}"
-        time.sleep(0.05)
 
 
 def test_a_device_joins_between_two_steps_and_leaves_between_two_others(begin) -> None:

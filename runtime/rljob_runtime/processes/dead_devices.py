@@ -10,7 +10,7 @@ from rljob_runtime.processes.placement import Actors, Member
 def the_dead(actors: Actors) -> tuple[list[Member], list[str]]:
     """Devices that have died, and of `feeder` and `reward-0` those that have, as far as that shows in a few
     seconds."""
-    named = {"feeder": actors.feeder} | {f"reward-{n}": w for n, w in enumerate(actors.rewards)}
+    named = actors.others
     died = actors.pool.workers.dead([*actors.devices, *named.values()])
     devices, others = died[: len(actors.members)], died[len(actors.members) :]
     return (

@@ -71,6 +71,12 @@ class Actors:
         """All device workers."""
         return [member.worker for member in self.members]
 
+    @property
+    def others(self) -> dict[str, Worker]:
+        """The workers without a device that a batch needs, by name: the feeder and the reward workers."""
+        rewards = {f"reward-{number}": worker for number, worker in enumerate(self.rewards)}
+        return {"feeder": self.feeder} | rewards
+
     def updating(self) -> list[Worker]:
         """Device workers with the update state, by update rank."""
         return [member.worker for member in self.update_members()]

@@ -38,5 +38,11 @@ def go_round(pods: list[str], warehouses: int) -> list[str]:
 
 
 def on_node(node: str) -> dict[str, Any]:
-    """On that node of Ray while it is there; what takes its place after a failure is another one."""
-    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node, soft=True)}
+    """On that node of Ray while it is there; what takes its place after a failure is another one.
+
+    Asks for a byte of memory: Ray puts an actor that asks for nothing on any node, whatever a soft strategy
+    says (`ClusterResourceScheduler::GetBestSchedulableNode`)."""
+    return {
+        "memory": 1,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node, soft=True),
+    }

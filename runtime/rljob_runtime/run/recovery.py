@@ -152,9 +152,9 @@ class Recovery:
     def _without_reservation(self) -> list[str]:
         """Who was begun beside a device on a node whose loss showed only afterwards: with the node's
         reservation given up it would wait for ever."""
-        actors, workers = self.driver.actors, self.driver.actors.pool.workers
-        named = {"feeder": actors.feeder} | {f"reward-{n}": w for n, w in enumerate(actors.rewards)}
-        return [name for name, worker in named.items() if not workers.has_reservation(worker)]
+        actors = self.driver.actors
+        has_reservation = actors.pool.workers.has_reservation
+        return [name for name, worker in actors.others.items() if not has_reservation(worker)]
 
     def replace(self, dead: Dead, cut: BatchCalls | None) -> int:
         """Have other devices in their places; returns the step that all are after. A sync follows. cut: the

@@ -2,13 +2,13 @@
 
 import copy
 import itertools
-import time
 
 import pytest
 import yaml
 from api_server import ApiServer
 from documented import ROOT
 from job_client import phase
+from wait_until import wait_until
 
 from rljob_api.schema.crd import crd
 from rljob_api.spec.rljob import VERSION, VERSIONS
@@ -138,7 +138,7 @@ def test_the_definition_of_the_release_before_may_come_back(server: ApiServer, n
     base = f"/apis/before.io/{{}}/namespaces/{namespace}/rljobs"
     job = make_job() | {"apiVersion": f"before.io/{VERSIONS[0]}"}
     assert server.request("POST", CRDS, new).code == 201
-    until(lambda: code(server, base.format(VERSIONS[0])) == 200)
+    wait_until("the old version is served", lambda: code(server, base.format(VERSIONS[0])) == 200)
     made = server.request("POST", base.format(VERSIONS[0]), job)
     assert made.code == 201, made.body
 
@@ -146,8 +146,8 @@ def test_the_definition_of_the_release_before_may_come_back(server: ApiServer, n
     back = server.request("PATCH", f"{CRDS}/rljobs.before.io", change, content_type=MERGE)
 
     assert back.code == 200, back.body
-    until(lambda: code(server, base.format(VERSIONS[0])) == 404)
-    until(lambda: code(server, base.format(VERSION)) == 200)
+    wait_until("the old version is gone", lambda: code(server, base.format(VERSIONS[0])) == 404)
+    wait_until("the new version is served", lambda: code(server, base.format(VERSION)) == 200)
     left = server.request("GET", f"{base.format(VERSION)}/spell-backward").body
     assert but_version(left) == but_version(made.body)
     assert server.request("DELETE", f"{CRDS}/rljobs.before.io").code == 200
@@ -155,10 +155,3 @@ def test_the_definition_of_the_release_before_may_come_back(server: ApiServer, n
 
 def code(server, path):
     return server.request("GET", path, accept="*/*").code
-
-
-def until(holds, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not so after {seconds} s"
-        time.sleep(0.1)

@@ -230,7 +230,10 @@ class ToldDriver(Driver):
 
 def cast_of(world: World) -> Actors:
     role = DeviceRole(rank=0, update_rank=0, num_updating=1, generates=True, node=0, world=(0,))
-    actors = SimpleNamespace(feeder=world, rewards=[world], warehouses=[world], devices=[world])
+    others = {"feeder": world, "reward-0": world}
+    actors = SimpleNamespace(
+        feeder=world, rewards=[world], others=others, warehouses=[world], devices=[world]
+    )
     member = Member(role=role, worker=world, place=DevicePlace(device=0, host="here", address=""))
     actors.members = [member]
     actors.updating = actors.generating = lambda: [world]

@@ -31,12 +31,19 @@ GRACE_SECONDS = 2.0
 
 
 class RanksFailed(Exception):
-    """Ranks raised, died or hung. reasons: by rank, a traceback or where the rank stood."""
+    """Ranks raised, died or hung. reasons: by rank, a traceback or where the rank stood. The first line of
+    the message has what the first of them raised."""
 
     def __init__(self, what: str, reasons: dict[int, str]) -> None:
         self.reasons = reasons
         texts = [f"rank {rank}: {reasons[rank].rstrip()}" for rank in sorted(reasons)]
-        super().__init__("\n\n".join([what, *texts]))
+        super().__init__("\n\n".join([f"{what}: {_raised(texts[0])}", *texts]))
+
+
+def _raised(text: str) -> str:
+    """What a traceback ends with; the first line of what is none."""
+    first, *lines = text.splitlines()
+    return next((line for line in lines if line and not line.startswith(" ")), first)
 
 
 def on_ranks(
