@@ -35,18 +35,20 @@ BATCH = BatchName(kind="train", step=1)
 @dataclass(kw_only=True)
 class Training:
     """One training batch on ranks that come together over a dock. kl: without it, there is no reference,
-    and groups that teach nothing have no gradient. missing: groups that never come."""
+    and groups that teach nothing have no gradient. missing: groups that never come. failed: groups whose
+    scores failed."""
 
     path: Path
     degrees: dict[str, Any]
     kl: float = 0.1
     missing: int = 0
+    failed: tuple[int, ...] = ()
     batch: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.grid = grid_of(self.path, **self.degrees)
         spec = make_spec(kl=self.kl, devices=self.grid.size, degrees=self.degrees, **self.batch)
-        self.samples = Samples(spec, BATCH)
+        self.samples = Samples(spec, BATCH, failed=self.failed)
 
     def run(self) -> list[Any]:
         with ForkedDock(state_graph(self.samples.spec).states) as self.dock:
@@ -143,6 +145,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"kl": 0.0, "batch": {"miniBatchSize": 4}},
     ),
     "context, ZeRO 3": ("qwen2-tied", {"context": 2, "data": 2, "zero": 3}, {}),
+    "experts over data, scores that failed": (
+        "qwen3-moe", {"data": 2, "expert": 2}, {"kl": 0.0, "failed": (1, 2, 3, 4, 5)},
+    ),
 }  # fmt: skip
 
 

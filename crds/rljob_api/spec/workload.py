@@ -395,7 +395,13 @@ class Reward(Section):
     """What a reward of a package takes."""
 
     timeout_seconds: float = Field(default=5.0, gt=0, le=3600)
-    """Deadline of one score; its process is killed then and the score is 0, counted as an error."""
+    """Deadline of one score; its process is killed then, and the score has failed."""
+
+    on_error: Literal["exclude", "zero", "stop"] = Field(
+        default="exclude", exclude_if=lambda value: value == "exclude"
+    )
+    """What a score that failed does. `exclude`: its sample counts in no mean, advantage or loss, and neither
+    do those of a group that is left with fewer than two; `zero`: the score is 0; `stop`: the run ends."""
 
 
 class Batch(Section):

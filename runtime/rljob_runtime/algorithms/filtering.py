@@ -22,11 +22,13 @@ def filtered(samples: SampleBatch, chosen: SampleFilter, *, seed: int) -> Sample
     taken: list[int] = []
     for group, prompt in enumerate(samples.prompts):
         members = (samples.group_of_B == group).nonzero()[:, 0]
+        if not len(members):
+            continue
         weights_N = sample_weights(samples.scalars["reward"][members], chosen.strategy)
         random = torch.Generator().manual_seed(derive_seed(seed, "filter", *prompt.tolist()))
         drawn = torch.multinomial(weights_N, chosen.keep, replacement=True, generator=random)
         taken += sorted(members[drawn].tolist())
-    return samples.select(taken)
+    return samples.keep(taken)
 
 
 def sample_weights(rewards_N: Tensor, strategy: str) -> Tensor:

@@ -22,7 +22,7 @@ def passed_mark(*, passed: bool, failed: bool) -> NDArray[np.uint8]:
 
 @dataclass(slots=True, kw_only=True)
 class Passed:
-    """Of the samples of an update, as `schedule.Scored`."""
+    """Of the samples of an update, as `schedule.Scored`; passes of those alone whose score did not fail."""
 
     prompts: list[int] = field(default_factory=list)
     passes: list[float] = field(default_factory=list)
@@ -31,6 +31,9 @@ class Passed:
     def add(self, dock: DockClient, rows: Sequence[RowMeta]) -> None:
         """Read these rows of a batch."""
         marks = dock.read(rows, [PASSED])[PASSED].values
-        self.prompts += [row.group_index for row in rows]
-        self.passes += (marks % 2).astype(float).tolist()
-        self.failed += int((marks // 2).sum())
+        failed = marks // 2 > 0
+        self.prompts += [
+            row.group_index for row, fell in zip(rows, failed, strict=True) if not fell
+        ]
+        self.passes += (marks % 2)[~failed].astype(float).tolist()
+        self.failed += int(failed.sum())

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rljob_runtime.dock.rows import NewRow, RowMeta
 from rljob_runtime.prompts.rounds import Selected
 from rljob_runtime.samples.batches import BatchName
+from rljob_runtime.task.rewards.requests import counts
 
 ROW_COLUMNS = ("response", "rollout_logprobs")
 """With tools, the mask goes along, and in a partial rollout the version of each token."""
@@ -40,8 +41,9 @@ class ScoredGroup:
 
 
 def has_signal(rewards: Sequence[float], passes: Sequence[bool], *, by: str) -> bool:
-    """Whether a group's samples differ, in their rewards or in having passed."""
-    return len(set(passes if by == "accuracy" else rewards)) > 1
+    """Whether a group's samples that count differ, in their rewards or in having passed."""
+    told = passes if by == "accuracy" else rewards
+    return len({value for value, reward in zip(told, rewards, strict=True) if counts(reward)}) > 1
 
 
 def select_groups(
@@ -70,9 +72,12 @@ def batch_rows(
     batch: BatchName, place: int, group: ScoredGroup, *, reserve_bytes: int
 ) -> Iterator[NewRow]:
     """Rows of a scored group in a step's batch; each as old as it was. A group without a signal has its
-    mean as the reward of all."""
-    mean = sum(group.rewards) / len(group.rewards)
-    rewards = group.rewards if group.signal else [mean] * len(group.rows)
+    mean as the reward of all that count."""
+    rewards = group.rewards
+    if not group.signal:
+        counted = [reward for reward in rewards if counts(reward)]
+        mean = sum(counted) / max(len(counted), 1)
+        rewards = [mean if counts(reward) else reward for reward in rewards]
     for number, (row, columns) in enumerate(zip(group.rows, group.columns, strict=True)):
         reward = np.asarray([rewards[number]], dtype=np.float32)
         yield NewRow(

@@ -275,14 +275,17 @@ def _rewards(rewarded: Sequence[Any]) -> Mapping[str, float]:
     totals = [total for report in rewarded for total in report.totals]
     mean, deviation = mean_and_deviation(totals)
     groups = sum(report.groups for report in rewarded)
+    failed = sum(report.failed for report in rewarded)
+    excluded = sum(report.excluded for report in rewarded)
     return {
         "reward/mean": mean,
         "reward/std": deviation,
         **_reward_parts(rewarded, len(totals)),
         "pass_rate": mean_and_deviation([p for report in rewarded for p in report.passes])[0],
         "groups/with_signal": sum(r.groups_with_signal for r in rewarded) / max(groups, 1),
-        "reward/errors": float(sum(report.failed for report in rewarded)),
-        "reward/error_share": sum(report.failed for report in rewarded) / max(len(totals), 1),
+        "reward/errors": float(failed),
+        "reward/error_share": failed / max(len(totals) + excluded, 1),
+        "reward/excluded": float(excluded),
     }
 
 

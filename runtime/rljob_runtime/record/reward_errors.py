@@ -16,7 +16,7 @@ def tell_reward_errors(log: EventLog, batch: BatchName, rewarded: Sequence[Any])
         for name, count in report.errors.items():
             message = report.first_error
             log.write(RewardErrorEvent(step=batch.step, reward=name, message=message, count=count))
-    scored = sum(len(report.totals) for report in rewarded)
+    scored = sum(len(report.totals) + report.excluded for report in rewarded)
     failed = sum(report.failed for report in rewarded)
     if batch.kind == "eval" and scored and failed == scored:
         first = next(report.first_error for report in rewarded if report.first_error)

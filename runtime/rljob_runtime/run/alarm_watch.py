@@ -141,7 +141,7 @@ def reward_errors(steps: Sequence[Metrics], guard: RewardErrorsGuard) -> Found |
     values = _window(steps, "reward/error_share", guard.window)
     if not values or min(values) < guard.threshold:
         return None
-    text = f"rewards of {values[-1]:.0%} of the samples failed and counted 0"
+    text = f"rewards of {values[-1]:.0%} of the samples failed"
     return Found(value=values[-1], text=text + _for(guard.window))
 
 

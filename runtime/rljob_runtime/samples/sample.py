@@ -6,7 +6,7 @@ Device workers build a `SampleBatch` from the dock's columns; engines and algori
 # B samples, T response tokens of all samples together
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import torch
@@ -130,18 +130,26 @@ class SampleBatch:
 
     def select(self, samples: Sequence[int]) -> "SampleBatch":
         """The batch of these samples, in this order, with only the prompts that they use."""
+        chosen = self.keep(samples)
+        groups, group_of_B = torch.unique(chosen.group_of_B, return_inverse=True)
+        used = groups.tolist()
+        pictures = [self.pictures[group] for group in used] if self.pictures else []
+        prompts = [self.prompts[group] for group in used]
+        return replace(chosen, prompts=prompts, group_of_B=group_of_B, pictures=pictures)
+
+    def keep(self, samples: Sequence[int]) -> "SampleBatch":
+        """The batch of these samples, in this order, with all prompts, also those of none of them."""
         index_B = torch.tensor(samples, dtype=torch.int64)
-        groups, group_of_B = torch.unique(self.group_of_B[index_B], return_inverse=True)
         return SampleBatch(
-            prompts=[self.prompts[group] for group in groups.tolist()],
-            group_of_B=group_of_B,
+            prompts=self.prompts,
+            group_of_B=self.group_of_B[index_B],
             responses=[self.responses[i] for i in samples],
             fields={name: [rows[i] for i in samples] for name, rows in self.fields.items()},
             scalars={name: values_B[index_B] for name, values_B in self.scalars.items()},
             whole=[self.whole[i] for i in samples] if self.whole else [],
             drawn=[self.drawn[i] for i in samples] if self.drawn else [],
             routes=[self.routes[i] for i in samples] if self.routes else [],
-            pictures=[self.pictures[group] for group in groups.tolist()] if self.pictures else [],
+            pictures=self.pictures,
             text_pictures=[self.text_pictures[i] for i in samples] if self.text_pictures else [],
         )
 

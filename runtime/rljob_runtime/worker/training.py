@@ -9,6 +9,8 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 
+from torch import Tensor
+
 from rljob_api.spec.algorithms.sampling import BatchReweighting
 from rljob_api.topology.devices import off_policy
 from rljob_api.topology.fewer_replicas import share_of_mini_batches
@@ -73,14 +75,15 @@ class Training:
         self._alone = self._timed and (spec.update.engine == "torch" or not layout.shared)
         self.passes, self.own = PassTimes(), Passes()
 
-    def add(self, samples: SampleBatch) -> None:
-        """Take the next whole groups of the share in."""
+    def add(self, samples: SampleBatch) -> SampleBatch:
+        """Take the next whole groups of the share in; returns those of their samples that count."""
         if self._keeps_old:  # what the ratio is taken against: the weights before the step
             tokens = self._spec.batch.micro_batch_tokens
             old_T = score(samples, self._engine.logprobs, tokens=tokens, group=self._meeting)
             samples.fields["old_logprobs"] = samples.apart(old_T)
         if off_policy(self._spec) and "rollout_logprobs" in samples.fields:
             samples.fields["behaviour_logprobs"] = samples.fields["rollout_logprobs"]
+        samples = samples.keep(counted(samples))  # a group of none still is one of a mini-batch
         self._lesson.prepare(samples)
         groups = samples.by_group()
         self._signals += [
@@ -93,6 +96,7 @@ class Training:
             if len(self._groups) < self._mini_groups[0] and not self._waits:
                 self._add_to(self._begun(), group)
             self._groups.append(group)
+        return samples
 
     def finish(self) -> dict[str, float]:
         """All optimizer steps of the batch, on all ranks at once; metrics, the mean of the steps'."""
@@ -178,6 +182,12 @@ class Training:
             tokens=batch.micro_batch_tokens,
             all_teach=self._lesson.every_sample_teaches,
         )
+
+
+def counted(samples: SampleBatch) -> list[int]:
+    """Places of the samples that have a reward, which those do not that a failed score excluded."""
+    has_reward_B: Tensor = ~samples.scalars["reward"].isnan()
+    return has_reward_B.nonzero().flatten().tolist()
 
 
 def _mean(reports: Sequence[dict[str, float]]) -> dict[str, float]:

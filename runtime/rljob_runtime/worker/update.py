@@ -34,7 +34,7 @@ from rljob_runtime.worker.micro_batches import score
 from rljob_runtime.worker.samples import read_samples
 from rljob_runtime.worker.share import claim_in_order
 from rljob_runtime.worker.shared_reading import read_together
-from rljob_runtime.worker.training import Training
+from rljob_runtime.worker.training import Training, counted
 from rljob_runtime.worker.training_objective import MakeObjective, policy_objective
 
 if TYPE_CHECKING:
@@ -45,19 +45,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begun:
-    """A batch whose share was read, and whose first gradient is there; no weight has moved."""
+    """A batch whose share was read, and whose first gradient is there; no weight has moved. rows: of all that
+    was read; parts: of what counts."""
 
     batch: BatchName
     training: Training
+    rows: list[RowMeta]
     parts: list[tuple[list[RowMeta], SampleBatch]]
     lineage: Lineage | None
     passed: Passed | None
     sums: RowSums
     work: Work
-
-    @property
-    def rows(self) -> list[RowMeta]:
-        return [row for rows, _ in self.parts for row in rows]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,6 +127,7 @@ class Update:
         if self._begun is not None:
             self._begun.training.discard()
             self._begun = None
+        claimed: list[RowMeta] = []
         parts: list[tuple[list[RowMeta], SampleBatch]] = []
         of_policy = self.teaches is policy_objective
         lineage = Lineage() if self.spec.flow.partial_rollout and of_policy else None
@@ -136,13 +135,14 @@ class Update:
         training = Training(self.engine, self.spec, self.ranks, self.control, self.teaches)
         sums = RowSums()
         try:
-            work = self._read(batch, parts, training, (lineage, passed), sums)
+            work = self._read(batch, claimed, parts, training, (lineage, passed), sums)
         except BaseException:
             training.discard()
             raise
         self._begun = _Begun(
             batch=batch,
             training=training,
+            rows=claimed,
             parts=parts,
             lineage=lineage,
             passed=passed,
@@ -201,6 +201,7 @@ class Update:
     def _read(
         self,
         batch: BatchName,
+        claimed: list[RowMeta],
         parts: list[tuple[list[RowMeta], SampleBatch]],
         training: Training,
         told: tuple[Lineage | None, Passed | None],
@@ -216,14 +217,15 @@ class Update:
             read = read_together(
                 self.ranks,
                 lambda: self._claims(batch),
-                lambda claimed: self._samples(batch, claimed, *told),
+                lambda rows: self._samples(batch, rows, *told),
                 parts=-(-self._num_groups // sizes.micro_batch_size),
             )
             for part in work.each(read):
-                parts.append((part.rows, part.samples))
+                claimed += part.rows
                 add_rows(sums, part.rows, part.samples)  # before the algorithm adds its own
                 self.ready()
-                training.add(part.samples)
+                rows = [part.rows[place] for place in counted(part.samples)] if part.rows else []
+                parts.append((rows, training.add(part.samples)))
         return work
 
     @property

@@ -15,6 +15,7 @@ from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import NewRow, RowMeta
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
+from rljob_runtime.task.rewards.requests import EXCLUDED
 
 GROUPS, SAMPLES, RANKS = 8, 4, 2
 
@@ -53,12 +54,13 @@ def make_spec(
 @dataclass
 class Samples:
     """Made-up samples of a batch, which every run gets alike. versions: that drew them, in turn. more:
-    tokens that the groups' responses have beside their own, in turn."""
+    tokens that the groups' responses have beside their own, in turn. failed: groups whose scores did."""
 
     spec: ResolvedSpec
     batch: BatchName
     versions: tuple[int, ...] = (0,)
     more: tuple[int, ...] = (0,)
+    failed: tuple[int, ...] = ()
 
     def rows(self) -> list[NewRow]:
         prompts = np.random.default_rng(1).integers(0, 48, (GROUPS, 5), dtype=np.int32)
@@ -84,7 +86,8 @@ class Samples:
                 return tokens
             if name == "reward":  # a third of the groups teach nothing
                 good = row.group_index % 3 and row.sample < 2
-                return np.full(1, float(good), dtype=np.float32)
+                reward = EXCLUDED if row.group_index in self.failed else float(good)
+                return np.full(1, reward, dtype=np.float32)
             return numbers.normal(-3.9, 0.3, len(tokens)).astype(np.float32)
 
         return lambda names: {

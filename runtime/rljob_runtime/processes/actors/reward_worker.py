@@ -6,7 +6,7 @@ Returns sums for the metrics and a few groups as text for the report; rewards go
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.stats import Traffic
+from rljob_runtime.errors import RewardError
 from rljob_runtime.processes.actors.addresses import LiveAddress
 from rljob_runtime.processes.actors.past_reports import PastReports
 from rljob_runtime.processes.hangs.reporter import start_reporter
@@ -54,7 +55,7 @@ from rljob_runtime.samples.flow import (
 from rljob_runtime.task.environments.game_columns import outcome_of
 from rljob_runtime.task.pictures.picture_columns import pixels_in
 from rljob_runtime.task.rewards.model_score import with_score
-from rljob_runtime.task.rewards.requests import last_turn
+from rljob_runtime.task.rewards.requests import EXCLUDED, counts, last_turn
 from rljob_runtime.task.rewards.scorer_pool import (
     RewardPool,
     RewardRequest,
@@ -74,8 +75,8 @@ OF_OUTCOMES = ("environment", "agent")
 class RewardReport:
     """What one reward worker scored of a batch.
 
-    totals, passes, prompts: of each sample, its reward, 1 where it passed the first reward, and its
-    prompt's number. failed: samples with an error in any reward.
+    totals, passes, prompts: of each sample that counts, its reward, 1 where it passed the first reward, and
+    its prompt's number. excluded: samples that do not count. failed: samples with an error in any reward.
     groups_with_signal: groups whose rewards differ. shown: groups as text, for the report; token_columns:
     what their tokens are told from, none where they are not.
     selected: what became of candidates, by the positions of their prompts.
@@ -85,6 +86,7 @@ class RewardReport:
     parts: Counter[str] = field(default_factory=Counter)
     passes: list[float] = field(default_factory=list)
     prompts: list[int] = field(default_factory=list)
+    excluded: int = 0
     failed: int = 0
     groups: int = 0
     groups_with_signal: int = 0
@@ -117,6 +119,7 @@ class RewardWorker:
         )  # there, new weights come while devices generate
         self._timeout = spec.flow.stage_timeout_seconds
         self._primary = spec.rewards[0]
+        self._on_error = {reward.name: reward.on_error for reward in spec.rewards}
         self._tokenizer = load_tokenizer(model.here())
         self._model = next((r for r in spec.rewards if r.type == "model"), None)
         self._outcome = next((r for r in spec.rewards if r.type in OF_OUTCOMES), None)
@@ -132,7 +135,8 @@ class RewardWorker:
         return {"children": pool.stacks() if pool is not None else {}}
 
     def score(self, batch: BatchName) -> RewardReport:
-        """Score until every row of the batch has a reward."""
+        """Score until every row of the batch has a reward. Raises RewardError where a score failed that the
+        job stops at."""
         told = ("rollout_logprobs", *self._versions) if batch.kind == "train" else ()
         report, work = RewardReport(token_columns=told), Work()
         while True:
@@ -145,7 +149,7 @@ class RewardWorker:
                 )
             if claim.rows:
                 work.begin()
-                self._score_rows(claim.rows, report)
+                self._score_rows(claim.rows, report, trains=batch.kind == "train")
                 report.span = work.span()
             if claim.done:
                 return self._past.keep("reward", batch, report)
@@ -200,7 +204,7 @@ class RewardWorker:
         if self._spec.model.vision is not None:
             shown = self._dock.read(rows[:1], PICTURE_COLUMNS)
             of_group |= {name: shown[name].row(0).copy() for name in PICTURE_COLUMNS}
-        results = self._score_group(rows, report)  # which frees the rows
+        results = self._score_group(rows, report, trains=True)  # which frees the rows
         rewards = [result.total for result in results]
         passes = [self._passed(result) for result in results]
         return ScoredGroup(
@@ -236,12 +240,14 @@ class RewardWorker:
         """End the child processes."""
         self._pool.close()
 
-    def _score_rows(self, rows: Sequence[RowMeta], report: RewardReport) -> None:
+    def _score_rows(self, rows: Sequence[RowMeta], report: RewardReport, *, trains: bool) -> None:
         """Group by group: who waits for the rewards gets each as soon as it is there."""
         for _, members in groupby(rows, key=lambda row: row.group):
-            self._score_group(list(members), report)
+            self._score_group(list(members), report, trains=trains)
 
-    def _score_group(self, rows: Sequence[RowMeta], report: RewardReport) -> list[RewardResult]:
+    def _score_group(
+        self, rows: Sequence[RowMeta], report: RewardReport, *, trains: bool
+    ) -> list[RewardResult]:
         scored = [MODEL_SCORE] * (self._model is not None) + [OUTCOME] * (self._outcome is not None)
         is_shown = len(report.shown) < SHOWN_GROUPS
         told = report.token_columns if is_shown else ()
@@ -271,6 +277,7 @@ class RewardWorker:
                 with_score(result, self._outcome, reward, error=error)
                 for result, (reward, error) in zip(results, outcomes, strict=True)
             ]
+        results = self._without_failed(results, trains=trains)
         noted: dict[str, list[NDArray[Any]]] = {
             "reward": [np.asarray([result.total], dtype=np.float32) for result in results]
         }
@@ -282,6 +289,27 @@ class RewardWorker:
         self._dock.write(rows, {name: Ragged.from_rows(each) for name, each in noted.items()})
         self._add(rows, requests, results, columns, report, pictures=pictures)
         return results
+
+    def _without_failed(
+        self, results: Sequence[RewardResult], *, trains: bool
+    ) -> list[RewardResult]:
+        """A group's results, with the reward EXCLUDED where a score failed whose reward says so; of all where
+        a group to train on is left with fewer than two. Raises RewardError as `score`."""
+        failed = [{self._on_error[name]: name for name in result.errors} for result in results]
+        for result, found in zip(results, failed, strict=True):
+            if "stop" in found:
+                raise RewardError(
+                    f"a score failed: {result.errors[found['stop']]} (spec.rewards[].onError: stop)"
+                )
+        counts = ["exclude" not in found for found in failed]
+        if all(counts):
+            return [*results]
+        if trains and len(counts) > 1 and sum(counts) < 2:
+            counts = [False] * len(counts)
+        return [
+            result if count else replace(result, total=EXCLUDED)
+            for result, count in zip(results, counts, strict=True)
+        ]
 
     def _pictures(self, row: RowMeta) -> list[ShownPicture] | None:
         """What is shown of those of the row's prompt; None where it has none."""
@@ -302,28 +330,31 @@ class RewardWorker:
     ) -> None:
         """Add one group's results. pictures: of its prompt, where it is shown."""
         for row, result in zip(rows, results, strict=True):
-            report.totals.append(result.total)
-            report.passes.append(float(self._passed(result)))
-            report.prompts.append(row.group_index)
+            if counts(result.total):
+                report.totals.append(result.total)
+                report.passes.append(float(self._passed(result)))
+                report.prompts.append(row.group_index)
+                report.parts.update(result.parts)
+            else:
+                report.excluded += 1
             report.failed += bool(result.errors)
-            report.parts.update(result.parts)
             report.errors.update(list(result.errors))
             if result.errors and not report.first_error:
                 report.first_error = next(iter(result.errors.values()))
         report.groups += 1
-        report.groups_with_signal += len({result.total for result in results}) > 1
+        report.groups_with_signal += len({r.total for r in results if counts(r.total)}) > 1
         if len(report.shown) == SHOWN_GROUPS:
             return
         tokens: Sequence[Tokens | None] = [None] * len(rows)
         if report.token_columns:
             drawn = [self._response(row, i, columns) for i, row in enumerate(rows)]
-            rewards = [result.total for result in results]
+            rewards = [result.total if counts(result.total) else 0.0 for result in results]
             tokens = shown_tokens(drawn, rewards, texts=self._tokenizer.texts)
         lengths = columns["response"].lengths.tolist()
         responses = [
             ShownResponse(
                 text=request.transcript,
-                reward=result.total,
+                reward=result.total if counts(result.total) else None,
                 parts={**result.parts},
                 length=length,
                 tokens=shown,

@@ -44,7 +44,7 @@ EVALUATION = {
     ),
 }
 REWARD = _gauge("reward", "Mean score of a reward, before its weight.", "reward")
-REWARD_ERRORS = _counter("reward_errors", "Samples whose score failed and counted 0.", "reward")
+REWARD_ERRORS = _counter("reward_errors", "Samples whose score failed.", "reward")
 WARNINGS = _counter("warnings", "Warnings of the run.")
 HANGS = _counter("hangs", "Deadlines that passed, with everybody's stacks in the run's folder.")
 RECOVERIES = _counter(

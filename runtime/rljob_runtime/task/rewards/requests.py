@@ -1,5 +1,6 @@
 """What goes into a reward and what comes out."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +24,19 @@ def last_turn(mask: Sequence[int]) -> int:
     return next((place + 1 for place in reversed(range(len(mask))) if not mask[place]), 0)
 
 
+EXCLUDED = math.nan
+"""The reward of a sample that counts in no mean, advantage or loss."""
+
+
+def counts(reward: float) -> bool:
+    """Whether a sample with this reward counts."""
+    return not math.isnan(reward)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardResult:
     """total: weighted sum. parts: each reward's score before its weight. errors: by reward's name;
-    a reward that failed counts 0."""
+    a score that failed is 0 in both."""
 
     total: float
     parts: dict[str, float]

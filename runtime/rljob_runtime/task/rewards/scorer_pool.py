@@ -1,7 +1,7 @@
 """The pool of reward processes: scores requests in order, kills what exceeds its deadline.
 
 Called by the reward worker. A hung or crashed child is replaced; the score that it was working on
-is 0 with an error, and the request's other rewards go on in the new child.
+has failed, and the request's other rewards go on in the new child.
 """
 
 import json
