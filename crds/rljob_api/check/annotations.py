@@ -4,6 +4,7 @@ The numbers describe another system's samples (Table 1 gives n and M outright), 
 of the spec: nothing that runs may depend on them.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 
 from rljob_api.spec.messages import suggestion
@@ -13,6 +14,7 @@ PREFIX = "rljob.io/plan-"
 RESPONSE_ITEMS = f"{PREFIX}response-items"
 SCALARS = f"{PREFIX}scalars"
 CONTROLLERS = f"{PREFIX}controllers"
+NUMBER = r"[1-9][0-9]{0,8}"
 KNOWN = (RESPONSE_ITEMS, SCALARS, CONTROLLERS)
 
 
@@ -23,8 +25,9 @@ def annotation_problems(annotations: Mapping[str, str]) -> Iterator[Problem]:
         if key.startswith(PREFIX) and key not in KNOWN:
             legal = ", ".join(KNOWN)
             yield Problem(path, f"unknown annotation{suggestion(key, KNOWN)} Legal: {legal}")
-        elif key in KNOWN and not (value.isascii() and value.isdigit() and int(value) >= 1):
-            yield Problem(path, f"is {value!r}; must be a whole number from 1, in quotes")
+        elif key in KNOWN and not re.fullmatch(NUMBER, value):
+            message = f"is {value[:20]!r}; must be a whole number from 1 to 999999999, in quotes"
+            yield Problem(path, message)
 
 
 def planned(annotations: Mapping[str, str], key: str, default: int) -> int:

@@ -12,7 +12,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from rljob_api.check.agent_rules import AGENT_RULES
 from rljob_api.check.algorithm_rules import ALGORITHM_RULES
-from rljob_api.check.annotations import annotation_problems
 from rljob_api.check.cluster_rules import CLUSTER_RULES
 from rljob_api.check.critic_rules import CRITIC_RULES
 from rljob_api.check.elastic_rules import ELASTIC_RULES
@@ -22,6 +21,7 @@ from rljob_api.check.flow_rules import FLOW_RULES
 from rljob_api.check.guard_rules import GUARD_RULES
 from rljob_api.check.layout_rules import LAYOUT_RULES
 from rljob_api.check.lora_rules import LORA_RULES
+from rljob_api.check.metadata_rules import metadata_problems
 from rljob_api.check.pod_rules import POD_RULES
 from rljob_api.check.profile_rules import PROFILE_RULES
 from rljob_api.check.rules import RULES
@@ -70,7 +70,7 @@ def read_job(manifest: Any, *, name: str = "RLJob") -> RLJob:
         if isinstance(manifest.get("spec"), dict):
             problems += rule_problems(_whole_sections(manifest["spec"], broken))
         raise InvalidJob(problems) from error
-    problems = [*rule_problems(job.spec), *annotation_problems(job.metadata.annotations)]
+    problems = [*rule_problems(job.spec), *metadata_problems(job)]
     if problems:
         raise InvalidJob(problems, job)
     return job

@@ -7,13 +7,14 @@ parts of a pod take are listed here.
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from posixpath import normpath
 
 from rljob_api.check.rules import Rule
 from rljob_api.spec.pods import EnvironmentVariable, PodTemplate, Resources, Volume, parse_amount
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.pod_names import CONFIG_DIRECTORY, RUNS_DIRECTORY
-from rljob_api.topology.worker_pods import device_resource_name
+from rljob_api.topology.pod_names import CONFIG_DIRECTORY, DOCK_DIRECTORY, RUNS_DIRECTORY
+from rljob_api.topology.worker_pods import DRIVER_PATHS, device_resource_name, is_ascend
 
 KEY_PATTERN = (
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -26,7 +27,7 @@ OWN_ENVIRONMENT = (
     "RAY_CLUSTER_NAMESPACE", "RAY_IP", "RAY_NODE_TYPE_NAME", "RAY_PORT", "RAY_REDIS_ADDRESS",
     "REDIS_PASSWORD", "REDIS_USERNAME",
 )  # fmt: skip
-OWN_PATHS = (CONFIG_DIRECTORY, RUNS_DIRECTORY, "/dev/shm")
+OWN_PATHS = (CONFIG_DIRECTORY, RUNS_DIRECTORY, DOCK_DIRECTORY, "/dev/shm")
 OWN_VOLUMES = ("rljob-", "shared-mem")
 
 Templates = Iterator[tuple[str, PodTemplate]]
@@ -99,18 +100,19 @@ def volume_rule(spec: RLJobSpec) -> Iterator[Problem]:
         yield from _repeated(f"{path}.volumes", names)
         for index, volume in enumerate(template.volumes):
             yield from _volume(f"{path}.volumes[{index}]", volume)
-        places = [mount.mount_path for mount in template.volume_mounts]
+        own_paths = [*OWN_PATHS, *(DRIVER_PATHS if _mounts_drivers(spec) else ())]
+        places = [normpath(mount.mount_path) for mount in template.volume_mounts]
         yield from _repeated(f"{path}.volumeMounts", places)
-        for index, mount in enumerate(template.volume_mounts):
+        for index, (mount, place) in enumerate(zip(template.volume_mounts, places, strict=True)):
             at = f"{path}.volumeMounts[{index}]"
             if mount.name not in names:
                 known = f"use one of {', '.join(names)}" if names else "add it to volumes"
                 yield Problem(f"{at}.name", f"is {mount.name!r}, which volumes lacks; {known}")
-            if any(mount.mount_path == own or _inside(mount.mount_path, own) for own in OWN_PATHS):
+            if any(place == own or _inside(place, own) for own in own_paths):
                 yield Problem(
                     f"{at}.mountPath",
                     f"is {mount.mount_path!r}, which the operator uses; use a path outside of "
-                    f"{', '.join(OWN_PATHS)}",
+                    f"{', '.join(own_paths)}",
                 )
 
 
@@ -164,6 +166,11 @@ def _repeated(path: str, names: list[str]) -> Iterator[Problem]:
     for name, times in Counter(names).items():
         if times > 1:
             yield Problem(path, f"has {name!r} {times} times; keep one")
+
+
+def _mounts_drivers(spec: RLJobSpec) -> bool:
+    """Whether worker pods have the node's driver where it lies on the node."""
+    return is_ascend(spec.accelerator) and spec.accelerator.injection == "hostPath"
 
 
 def _inside(path: str, directory: str) -> bool:

@@ -48,10 +48,10 @@ class Metadata(Section):
     """Namespace on a cluster."""
 
     labels: dict[str, str] = Field(default_factory=dict)
-    """Kubernetes labels."""
+    """Kubernetes labels; on a cluster, the job's RayCluster has them, too."""
 
     annotations: dict[str, str] = Field(default_factory=dict)
-    """Kubernetes annotations."""
+    """Kubernetes annotations; on a cluster, the job's RayCluster has them, too."""
 
 
 class RLJobSpec(Section):

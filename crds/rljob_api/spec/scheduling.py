@@ -11,6 +11,18 @@ QUEUED: tuple[Scheduler, ...] = ("volcano", "kueue", "yunikorn", "kai")
 """Those that know queues."""
 QUEUE_NEEDED: tuple[Scheduler, ...] = ("kueue", "kai")
 """Those that place nothing without one."""
+QUEUE_LABELS: dict[Scheduler, str] = {
+    "volcano": "volcano.sh/queue-name",
+    "kueue": "kueue.x-k8s.io/queue-name",
+    "yunikorn": "yunikorn.apache.org/queue",
+    "kai": "kai.scheduler/queue",
+}
+"""Where each scheduler reads the queue."""
+PRIORITY_LABELS: dict[Scheduler, str] = {
+    "volcano": "ray.io/priority-class-name",
+    "kueue": "kueue.x-k8s.io/priority-class",
+}
+"""Where it reads the class."""
 
 
 class Scheduling(Section):

@@ -15,6 +15,8 @@ CONFIG_DIRECTORY = "/etc/rljob"
 BRING_UP_FILE = "bring-up.json"
 """Beside the job's file: what `rljob doctor --bring-up` wrote."""
 RUNS_DIRECTORY = "/var/lib/rljob"
+DOCK_DIRECTORY = "/run/rljob"
+"""Where a warehouse's socket lies, by which the workers of its node get at its memory."""
 
 
 def run_directory(*, namespace: str, name: str, uid: str, path: str | None = None) -> str:

@@ -16,7 +16,7 @@ from rljob_operator.build.accelerators import placing_annotations, ray_resources
 from rljob_operator.build.gang import gang, kept_labels
 from rljob_operator.build.grants import Grant, placed
 from rljob_operator.build.identity import Identity
-from rljob_operator.build.names import Manifest, Role, child_name, metadata
+from rljob_operator.build.names import Manifest, Role, child_name, metadata, of_users
 from rljob_operator.build.pods import image_of, keeping_off, kept_off, pod_template
 from rljob_operator.build.resources import warehouses_per_pod
 from rljob_operator.build.spares import warm_resources
@@ -47,9 +47,10 @@ def ray_cluster(
     """The RayCluster. job: passed the rules."""
     placing = gang(job.spec.scheduling, settings, cluster=name)
     meta = metadata(identity, name, component="cluster")
-    meta["labels"] |= placing.labels
-    # KubeRay copies them to the PodGroup, where it makes it.
-    meta["annotations"] = NO_NEW_HEAD | placing_annotations(job.spec)
+    meta["labels"] = of_users(job.metadata.labels) | meta["labels"] | placing.labels
+    # KubeRay copies annotations to the PodGroup, where it makes it.
+    own = NO_NEW_HEAD | placing_annotations(job.spec)
+    meta["annotations"] = of_users(job.metadata.annotations) | own
     spec, counts = job.spec, pods(job.spec)
     share = 0 if groups.released else 1
     workers = counts.worker + counts.spare if groups.workers is None else groups.workers

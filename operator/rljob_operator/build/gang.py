@@ -7,8 +7,8 @@ the operator makes the PodGroup (`pod_group`) or the Workload (`kueue`) of the j
 
 from dataclasses import dataclass, field
 
-from rljob_api.spec.scheduling import Scheduler, Scheduling
-from rljob_operator.build.names import Manifest, Role
+from rljob_api.spec.scheduling import PRIORITY_LABELS, QUEUE_LABELS, Scheduler, Scheduling
+from rljob_operator.build.names import QUEUEING, Manifest, Role
 from rljob_operator.settings import Settings
 
 GANG_LABEL = "ray.io/gang-scheduling-enabled"
@@ -19,17 +19,6 @@ SCHEDULER_NAMES: dict[Scheduler, str] = {
     "kai": "kai-scheduler",
 }
 """schedulerName of the pods; the others leave it to the cluster."""
-QUEUE_LABELS: dict[Scheduler, str] = {
-    "volcano": "volcano.sh/queue-name",
-    "kueue": "kueue.x-k8s.io/queue-name",
-    "yunikorn": "yunikorn.apache.org/queue",
-    "kai": "kai.scheduler/queue",
-}
-PRIORITY_LABELS: dict[Scheduler, str] = {
-    "volcano": "ray.io/priority-class-name",
-    "kueue": "kueue.x-k8s.io/priority-class",
-}
-QUEUEING = {*QUEUE_LABELS.values(), *PRIORITY_LABELS.values()}
 GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
 TASK_ANNOTATION = "volcano.sh/task-spec"
 

@@ -4,9 +4,12 @@ Each kind of child has one name a job: NAME-rljob, and NAME-GROUP for RayCluster
 jobs of a namespace ever meet. KubeRay takes names of at most 53 characters; ours have at most 46.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
+from rljob_api.check.pod_rules import OWN_KEYS
 from rljob_api.spec.rljob import GROUP, KIND, VERSION, RLJobSpec
+from rljob_api.spec.scheduling import PRIORITY_LABELS, QUEUE_LABELS
 from rljob_api.topology import pod_names
 from rljob_api.topology.pod_names import CONFIG_DIRECTORY, JOB_LABEL, JOB_UID_LABEL, ROLE_LABEL
 from rljob_operator.build.identity import Identity
@@ -20,6 +23,8 @@ CONFIG_KEY = "rljob.yaml"
 CONFIG_FILE = f"{CONFIG_DIRECTORY}/{CONFIG_KEY}"
 """Where the head finds the job."""
 TOKEN_KEY = "auth_token"
+OF_TOOLS = (*OWN_KEYS, "kopf.zalando.org/", "kubectl.kubernetes.io/", "meta.helm.sh/")
+QUEUEING = {*QUEUE_LABELS.values(), *PRIORITY_LABELS.values()}
 OPERATOR_LABELS = {"app.kubernetes.io/name": "rljob", "app.kubernetes.io/component": "operator"}
 
 
@@ -69,6 +74,16 @@ def pod_labels(identity: Identity, component: str) -> dict[str, str]:
         "app.kubernetes.io/managed-by": MANAGER,
         JOB_LABEL: identity.name,
         JOB_UID_LABEL: identity.uid,
+    }
+
+
+def of_users(entries: Mapping[str, str]) -> dict[str, str]:
+    """Labels or annotations of an RLJob that its RayCluster gets, too: not those of KubeRay, of the operator
+    and of what wrote the RLJob, nor those of queues, which spec.scheduling names."""
+    return {
+        key: value
+        for key, value in entries.items()
+        if not key.startswith(OF_TOOLS) and key not in QUEUEING
     }
 
 

@@ -6,7 +6,7 @@ Called by `cluster`. containers[0] is Ray's, whose command KubeRay writes.
 from rljob_api.spec.infrastructure import Accelerator
 from rljob_api.spec.pods import PodTemplate
 from rljob_api.spec.rljob import RLJob, RLJobSpec
-from rljob_api.topology.pod_names import ROLE_LABEL, RUNS_DIRECTORY
+from rljob_api.topology.pod_names import DOCK_DIRECTORY, ROLE_LABEL, RUNS_DIRECTORY
 from rljob_api.topology.worker_pods import (
     PULL_POLICY,
     USER,
@@ -34,7 +34,7 @@ from rljob_operator.build.names import (
 )
 from rljob_operator.build.resources import resources
 from rljob_operator.build.spares import warm_environment
-from rljob_operator.build.volumes import DOCK_DIRECTORY, mounts, shares_memory, volumes
+from rljob_operator.build.volumes import mounts, shares_memory, volumes
 from rljob_operator.settings import Settings
 
 HOSTNAME = "kubernetes.io/hostname"

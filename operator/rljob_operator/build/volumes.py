@@ -5,7 +5,12 @@ Called by `pods`. The user's own volumes come after these.
 
 from rljob_api.spec.pods import PodTemplate
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.pod_names import BRING_UP_FILE, CONFIG_DIRECTORY, RUNS_DIRECTORY
+from rljob_api.topology.pod_names import (
+    BRING_UP_FILE,
+    CONFIG_DIRECTORY,
+    DOCK_DIRECTORY,
+    RUNS_DIRECTORY,
+)
 from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import Manifest, Role, child_name
 from rljob_operator.settings import Settings
@@ -13,8 +18,6 @@ from rljob_operator.settings import Settings
 CONFIG_VOLUME = "rljob-config"
 RUNS_VOLUME = "rljob-runs"
 DOCK_VOLUME = "rljob-dock"
-DOCK_DIRECTORY = "/run/rljob"
-"""Where a warehouse's socket lies, by which the workers of its node get at its memory."""
 NODE_FOLDER = "/dev/shm"
 """Of the node: a folder for everybody, so that the one which the kubelet makes in it for a job is open to the
 pods' user. Only sockets lie there; the memory itself goes when the processes go."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rljob_runtime.dock.rows import NewRow, RowMeta
 from rljob_runtime.prompts.rounds import Selected
 from rljob_runtime.samples.batches import BatchName
-from rljob_runtime.task.rewards.requests import counts
+from rljob_runtime.samples.flow import counts
 
 ROW_COLUMNS = ("response", "rollout_logprobs")
 """With tools, the mask goes along, and in a partial rollout the version of each token."""

@@ -3,6 +3,7 @@
 Derived from the algorithm; given to the dock's servers when they start.
 """
 
+import math
 from pathlib import Path
 
 from rljob_api.model.architecture import find_shape
@@ -31,6 +32,13 @@ PASSED = "passed"
 """Column of jobs with a difficulty filter: what became of a sample in its first reward (`passed_rows`)."""
 OUTCOME = "outcome"
 """Column of jobs with games or agents: how a sample's ended, as JSON in OUTCOME_BYTES at most."""
+EXCLUDED = math.nan
+"""In the column of rewards: the sample counts in no mean, advantage or loss."""
+
+
+def counts(reward: float) -> bool:
+    """Whether a sample with this reward counts."""
+    return not math.isnan(reward)
 
 
 def state_graph(spec: ResolvedSpec) -> StateGraph:

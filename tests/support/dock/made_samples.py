@@ -14,8 +14,7 @@ from rljob_api.topology.resolved import ResolvedSpec, resolve
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import NewRow, RowMeta
 from rljob_runtime.samples.batches import BatchName
-from rljob_runtime.samples.flow import state_graph
-from rljob_runtime.task.rewards.requests import EXCLUDED
+from rljob_runtime.samples.flow import EXCLUDED, state_graph
 
 GROUPS, SAMPLES, RANKS = 8, 4, 2
 

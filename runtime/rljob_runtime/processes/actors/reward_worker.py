@@ -42,12 +42,14 @@ from rljob_runtime.record.shown_tokens import Response, shown_tokens
 from rljob_runtime.record.spans import Span, Work
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import (
+    EXCLUDED,
     MODEL_SCORE,
     OUTCOME,
     PASSED,
     PICTURE_COLUMNS,
     RESPONSE_MASK,
     ROUTES,
+    counts,
     evaluation_states,
     state_graph,
     written_bytes,
@@ -55,7 +57,7 @@ from rljob_runtime.samples.flow import (
 from rljob_runtime.task.environments.game_columns import outcome_of
 from rljob_runtime.task.pictures.picture_columns import pixels_in
 from rljob_runtime.task.rewards.model_score import with_score
-from rljob_runtime.task.rewards.requests import EXCLUDED, counts, last_turn
+from rljob_runtime.task.rewards.requests import last_turn
 from rljob_runtime.task.rewards.scorer_pool import (
     RewardPool,
     RewardRequest,

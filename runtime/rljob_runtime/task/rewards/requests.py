@@ -1,6 +1,5 @@
 """What goes into a reward and what comes out."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,15 +21,6 @@ class RewardRequest:
 def last_turn(mask: Sequence[int]) -> int:
     """Where the last turn begins: behind the last token that was not drawn."""
     return next((place + 1 for place in reversed(range(len(mask))) if not mask[place]), 0)
-
-
-EXCLUDED = math.nan
-"""The reward of a sample that counts in no mean, advantage or loss."""
-
-
-def counts(reward: float) -> bool:
-    """Whether a sample with this reward counts."""
-    return not math.isnan(reward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
