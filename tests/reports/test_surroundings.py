@@ -20,8 +20,23 @@ COMMANDS = {
         ["run", str(JOB), "--local", "--output", "run"],
         {"HOME": "/proc/none"},
     ),
+    "a page of a run below a file": (["watch", "file/run"], {}),
     "a simulation below a file": (["simulate", str(JOB), "--output", "file/run"], {}),
 }
+
+
+def rljob(
+    words: list[str], folder: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*RLJOB, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=folder,
+        env={k: v for k, v in os.environ.items() if k != "RLJOB_CACHE"} | environment,
+    )
 
 
 @pytest.mark.parametrize(("words", "environment"), COMMANDS.values(), ids=COMMANDS)
@@ -30,20 +45,26 @@ def test_a_place_that_cannot_be_is_named_in_one_line_with_a_remedy(
 ) -> None:
     (tmp_path / "file").touch()
 
-    done = subprocess.run(
-        [*RLJOB, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        cwd=tmp_path,
-        env={k: v for k, v in os.environ.items() if k != "RLJOB_CACHE"} | environment,
-    )
+    done = rljob(words, tmp_path, environment)
 
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert last.endswith(tuple(REMEDIES.values())), last
+
+
+@pytest.mark.parametrize("options", [["--local"], []], ids=["local", "on Ray"])
+def test_a_folder_of_temporary_files_that_leaves_no_room_for_sockets_is_named(
+    tmp_path: Path, options: list[str]
+) -> None:
+    folder = tmp_path / ("a" * 101)
+    folder.mkdir()
+
+    done = rljob(["run", str(JOB), *options], tmp_path, {"TMPDIR": str(folder)})
+
+    assert done.returncode == 2
+    (said,) = done.stderr.splitlines()
+    assert said.startswith(f"TMPDIR: is {folder}, of {len(str(folder))} bytes; sockets")
 
 
 @pytest.mark.parametrize("number", REMEDIES)

@@ -3,6 +3,8 @@
 Called by the CLI: `run` refuses these problems, `validate` tells them as notes. Needs neither torch nor Ray.
 """
 
+import os
+import tempfile
 from pathlib import Path
 
 from rljob_api.spec.problems import Problem
@@ -14,6 +16,13 @@ from rljob_runtime.extensions import missing
 from rljob_runtime.report.tracking.tracker_table import tracking_problems
 from rljob_runtime.task.data.data_problems import data_problems, suite_problems
 from rljob_runtime.task.rewards.reward_problems import agent_problems, reward_problems
+
+SOCKET_PATH = 107
+"""Bytes that Linux gives the path of a socket."""
+OF_PROCESSES = "/pymp-01234567/listener-01234567"
+"""What processes make below the folder of temporary files."""
+OF_RAY = "/ray/session_2026-11-30_23-59-59_012345_4194304/sockets/plasma_store"
+"""What Ray makes there."""
 
 
 def local_problems(job: RLJob, base_dir: Path, *, alone: bool) -> list[Problem]:
@@ -31,6 +40,19 @@ def local_problems(job: RLJob, base_dir: Path, *, alone: bool) -> list[Problem]:
         *tracking_problems(spec),
         *(machine_problems(job, base_dir=base_dir, available=host_bytes()) if alone else ()),
     ]
+
+
+def socket_problems(*, local: bool) -> list[Problem]:
+    """The folder of temporary files, where its path leaves none for the sockets that are made below it."""
+    folder, below = tempfile.gettempdir(), OF_PROCESSES if local else OF_RAY
+    longest = SOCKET_PATH - len(below)
+    if len(os.fsencode(folder)) <= longest:
+        return []
+    message = (
+        f"is {folder}, of {len(os.fsencode(folder))} bytes; sockets are made below it, whose paths Linux limits "
+        f"to {SOCKET_PATH}: set it to a folder of {longest} bytes at most, such as /tmp"
+    )
+    return [Problem("TMPDIR", message)]
 
 
 def without_ray(job: RLJob) -> list[Problem]:

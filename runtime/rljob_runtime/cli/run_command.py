@@ -88,7 +88,7 @@ def request_of(
         shape = find_shape(job.spec.model, base_dir=folder)
         refuse([*refusals(job, shape), *model_problems(job, base_dir=folder)])
     from rljob_runtime.cli.bring_up.judgement import untested
-    from rljob_runtime.cli.local_problems import local_problems, without_ray
+    from rljob_runtime.cli.local_problems import local_problems, socket_problems, without_ray
     from rljob_runtime.cli.ray_address import check_ray_answers
     from rljob_runtime.run.run_request import RunRequest
 
@@ -96,6 +96,7 @@ def request_of(
     with errors_end_it():
         refuse([] if accept_untested else untested(job, folder))
         refuse(without_ray(job) if local else [])
+        refuse([] if ray_address else socket_problems(local=local))
     refuse(local_problems(job, folder, alone=ray_address is None))
     cache = _cache_folder()
     with errors_end_it():

@@ -6,7 +6,6 @@ Forked by `local_workers`.
 import contextlib
 import os
 import pickle
-import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from rljob_runtime.children.forked_children import start_forking
 from rljob_runtime.errors import RljobError, WorkerFailed
+from rljob_runtime.processes.stop_signals import disregard
 from rljob_runtime.processes.workers import Call
 
 
@@ -48,7 +48,7 @@ class Answer:
 
 def serve(connection: Connection, begun: Begun) -> None:
     """Until the other end is closed; then the process ends with all its threads."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the driver alone
+    disregard()
     os.environ.clear()
     os.environ.update(begun.environment)
     with contextlib.suppress(OSError):  # Linux

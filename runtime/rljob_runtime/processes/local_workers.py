@@ -24,6 +24,7 @@ from typing import Any, Self
 from rljob_runtime.dock.ports import HeldPorts
 from rljob_runtime.errors import WorkerFailed
 from rljob_runtime.processes.local_process import Answer, Begun, serve
+from rljob_runtime.processes.stop_signals import held_back
 from rljob_runtime.processes.workers import Anywhere, Call, Home, Worker
 
 FORKSERVER = multiprocessing.get_context("forkserver")
@@ -37,7 +38,8 @@ SAME_BLOW_SECONDS = 0.1
 def start_forkserver() -> None:
     """The process that all workers are forked from; one for all runs of this process, and no run's own."""
     FORKSERVER.set_forkserver_preload(["rljob_runtime.processes.preloaded"])
-    multiprocessing.forkserver.ensure_running()
+    with held_back():  # until it disregards them
+        multiprocessing.forkserver.ensure_running()
 
 
 @dataclass(slots=True, kw_only=True)

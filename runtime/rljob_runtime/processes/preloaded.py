@@ -6,7 +6,7 @@ What is there is frozen: a worker that collects garbage would look at all of it,
 import gc
 from importlib import import_module
 
-from rljob_runtime.task.data.gym import import_factory
+from rljob_runtime.processes.stop_signals import disregard
 
 MODULES = (
     "rljob_runtime.processes.actors.device_worker",
@@ -21,8 +21,9 @@ MODULES = (
     "rljob_runtime.worker.update",
 )
 
+disregard()  # before what takes seconds to import
 for module in MODULES:
     import_module(module)
-import_factory()
+import_module("rljob_runtime.task.data.gym").import_factory()
 gc.collect()
 gc.freeze()

@@ -1,0 +1,12 @@
+"""Where `rljob` begins: a Ctrl-C while the command line is imported ends it without a traceback."""
+
+import signal
+
+
+def main() -> None:
+    """As `cli.main.main`."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from rljob_runtime.cli import main as command_line
+
+    signal.signal(signal.SIGINT, before)
+    command_line.main()
