@@ -49,8 +49,8 @@ def socket_problems(*, local: bool) -> list[Problem]:
     if len(os.fsencode(folder)) <= longest:
         return []
     message = (
-        f"is {folder}, of {len(os.fsencode(folder))} bytes; sockets are made below it, whose paths Linux limits "
-        f"to {SOCKET_PATH}: set it to a folder of {longest} bytes at most, such as /tmp"
+        f"is {folder}, of {len(os.fsencode(folder))} bytes; sockets are made below it, whose paths Linux "
+        f"limits to {SOCKET_PATH}: set it to a folder of {longest} bytes at most, such as /tmp"
     )
     return [Problem("TMPDIR", message)]
 
