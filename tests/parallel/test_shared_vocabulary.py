@@ -21,13 +21,13 @@ LOGITS_AT_ONCE = 24
 """Three positions of 7 ids and four of 6: as many as three of four ranks hold, and the fourth."""
 
 
-def drawn() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def drawn(text_ids: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Hidden states, weight, targets and the positions that predict them; some positions none."""
     random = torch.Generator().manual_seed(2)
     return (
         torch.randn(POSITIONS, HIDDEN, generator=random) * 3,
         torch.randn(VOCABULARY, HIDDEN, generator=random),
-        torch.randint(0, VOCABULARY, (TARGETS,), generator=random),
+        torch.randint(0, text_ids, (TARGETS,), generator=random),
         torch.randint(0, POSITIONS - 2, (TARGETS,), generator=random),
     )
 
@@ -36,22 +36,22 @@ def weights_of(targets: int) -> Tensor:
     return torch.linspace(-1, 1, targets)
 
 
-def one_rank() -> list[Tensor]:
+def one_rank(text_ids: int) -> list[Tensor]:
     """Log-probs, entropies, gradients of hidden states and weight through both, of all logits in double
     precision."""
-    hidden, weight, target, row_of = drawn()
+    hidden, weight, target, row_of = drawn(text_ids)
     hidden, weight = hidden.double().requires_grad_(), weight.double().requires_grad_()
-    all_logprobs = (hidden @ weight.T / TEMPERATURE).log_softmax(-1)[row_of]
+    all_logprobs = (hidden @ weight[:text_ids].T / TEMPERATURE).log_softmax(-1)[row_of]
     logprobs = all_logprobs[torch.arange(TARGETS), target]
     entropy = -(all_logprobs.exp() * all_logprobs).sum(-1)
     (logprobs * weights_of(TARGETS) + entropy * weights_of(TARGETS).flip(0)).sum().backward()
     return [found.detach().float() for found in (logprobs, entropy, hidden.grad, weight.grad)]
 
 
-def on_rank(rank: int, ranks: int) -> tuple[list[Tensor], float]:
+def on_rank(rank: int, ranks: int, text_ids: int = VOCABULARY) -> tuple[list[Tensor], float]:
     group = distributed.group.WORLD if ranks > 1 else None
     held = VocabularyShare.of(VOCABULARY, group)
-    hidden, weight, target, row_of = drawn()
+    hidden, weight, target, row_of = drawn(text_ids)
     hidden.requires_grad_()
     weight = weight[held.ids.start : held.ids.stop].clone().requires_grad_()
     with SentBytes() as sent:
@@ -63,6 +63,7 @@ def on_rank(rank: int, ranks: int) -> tuple[list[Tensor], float]:
             temperature=TEMPERATURE,
             with_entropy=True,
             ids=held,
+            rows=len(held.below(text_ids)),
             logits_at_once=LOGITS_AT_ONCE,
         )
         (logprobs * weights_of(TARGETS) + entropy * weights_of(TARGETS).flip(0)).sum().backward()
@@ -70,11 +71,13 @@ def on_rank(rank: int, ranks: int) -> tuple[list[Tensor], float]:
     return [logprobs.detach(), entropy.detach(), hidden.grad, weight.grad], sent.total
 
 
+@pytest.mark.parametrize("text_ids", [VOCABULARY, 16])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_log_probs_entropies_and_gradients_are_one_ranks(ranks):
-    expected = one_rank()
+def test_log_probs_entropies_and_gradients_are_one_ranks(ranks, text_ids):
+    """Also where the last of four ranks has no id that is ever drawn, and the one before it few."""
+    expected = one_rank(text_ids)
 
-    results = [found for found, _ in on_ranks(ranks, lambda rank: on_rank(rank, ranks))]
+    results = [found for found, _ in on_ranks(ranks, lambda rank: on_rank(rank, ranks, text_ids))]
 
     for found in results:
         torch.testing.assert_close(found[:3], expected[:3], rtol=1e-5, atol=1e-5)

@@ -38,7 +38,8 @@ class Decoder(nn.Module):
     """A `PolicyModel`, or with a scalar head a critic or a reward model by the same methods.
 
     Weights are uninitialised until `initialize`, `load_state_dict`, or a copy into `named_hf_parameters`.
-    first_expert: number of the first one that is held. tower: of a decoder that is shown pictures (`show`).
+    first_expert: number of the first one that is held. text_ids: ids from this one on have no text, and are
+    never drawn; None: all have. tower: of a decoder that is shown pictures (`show`).
     """
 
     ends: Ends
@@ -48,6 +49,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.architecture = architecture
         self.ends, self.first_expert, self.tower = WholeEnds(), 0, None
+        self.text_ids: int | None = None
         self.model = Backbone(architecture, dtype)
         if architecture.scores:
             self.score = Matrix(
@@ -116,7 +118,12 @@ class Decoder(nn.Module):
         tied = self.architecture.tied
         weight_VH = self.model.embed_tokens.weight if tied else self.lm_head.weight
         return self.ends.logprobs(
-            hidden_UH, weight_VH, packing, temperature=temperature, with_entropy=with_entropy
+            hidden_UH,
+            weight_VH,
+            packing,
+            temperature=temperature,
+            with_entropy=with_entropy,
+            text_ids=self.text_ids,
         )
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:

@@ -38,8 +38,9 @@ class Ends(Protocol):
         *,
         temperature: float,
         with_entropy: bool,
+        text_ids: int | None,
     ) -> TokenLogprobs:
-        """Log-probs of all of the packing's response tokens."""
+        """Log-probs of all of the packing's response tokens. text_ids: as the decoder has it."""
         ...
 
     def values(self, hidden_UH: Tensor, score: Matrix, packing: Packing) -> Tensor:
@@ -70,6 +71,7 @@ class WholeEnds:
         *,
         temperature: float,
         with_entropy: bool,
+        text_ids: int | None,
     ) -> TokenLogprobs:
         """See Ends."""
         logprobs_T, entropy_T = linear_logprobs(
@@ -79,6 +81,7 @@ class WholeEnds:
             packing.row_of_T,
             temperature=temperature,
             with_entropy=with_entropy,
+            rows=text_ids,
         )
         return TokenLogprobs(
             logprobs_T=logprobs_T, entropy_T=None if entropy_T is None else entropy_T.detach()

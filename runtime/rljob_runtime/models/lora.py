@@ -118,7 +118,7 @@ class WithoutAdapters:
     """A `PolicyModel`: a decoder as it was before its adapters were trained, sharing its weights."""
 
     def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
+        self._decoder, self.text_ids = decoder, decoder.text_ids
 
     def logprobs(
         self, batch: SampleBatch, *, temperature: float, with_entropy: bool = False

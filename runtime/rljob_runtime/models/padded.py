@@ -27,13 +27,18 @@ def padded(batch: SampleBatch) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def logprobs_of_logits(
-    logits_TV: Tensor, batch: SampleBatch, *, temperature: float, with_entropy: bool
+    logits_TV: Tensor,
+    batch: SampleBatch,
+    *,
+    temperature: float,
+    with_entropy: bool,
+    text_ids: int | None = None,
 ) -> TokenLogprobs:
     """Log-probs of the batch's response tokens under softmax(logits / temperature), at least float32.
 
-    logits_TV: of the positions that predict them, in the batch's order.
+    logits_TV: of the positions that predict them, in the batch's order. text_ids: as a decoder has it.
     """
-    logits_TV = logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32))
+    logits_TV = logits_TV[:, :text_ids].to(torch.promote_types(logits_TV.dtype, torch.float32))
     logprobs_TV = F.log_softmax(logits_TV / temperature, dim=-1)
     targets_T = torch.cat(batch.responses).to(logits_TV.device)
     entropy_T = None

@@ -28,7 +28,10 @@ class TokenLogprobs:
 
 
 class PolicyModel(Protocol):
-    """A causal language model that can be trained."""
+    """A causal language model that can be trained. text_ids: ids from this one on have no text, and
+    probability 0."""
+
+    text_ids: int | None
 
     def logprobs(
         self, batch: SampleBatch, *, temperature: float, with_entropy: bool = False

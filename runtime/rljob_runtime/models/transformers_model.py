@@ -23,11 +23,13 @@ from rljob_runtime.samples.sample import SampleBatch
 
 
 class TransformersModel(nn.Module):
-    """A policy around a `PreTrainedModel`, in evaluation mode: dropout would blur the ratio."""
+    """A policy around a `PreTrainedModel`, in evaluation mode: dropout would blur the ratio. text_ids: as a
+    decoder has it; None: all ids have text."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model.eval()
+        self.text_ids: int | None = None
 
     @classmethod
     def from_path(cls, path: Path, *, dtype: torch.dtype) -> "TransformersModel":
@@ -63,7 +65,11 @@ class TransformersModel(nn.Module):
         tokens_BS, mask_BS, predicts_BS = padded(batch)
         output = self.model(input_ids=tokens_BS, attention_mask=mask_BS, use_cache=False)
         return logprobs_of_logits(
-            output.logits[predicts_BS], batch, temperature=temperature, with_entropy=with_entropy
+            output.logits[predicts_BS],
+            batch,
+            temperature=temperature,
+            with_entropy=with_entropy,
+            text_ids=self.text_ids,
         )
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:

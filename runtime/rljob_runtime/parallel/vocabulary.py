@@ -31,6 +31,14 @@ class VocabularyShare:
         rank, ranks = rank_of(group), size_of(group)
         return cls(ids=share(vocabulary, rank, ranks), group=group)
 
+    def below(self, text_ids: int | None) -> range:
+        """This rank's ids below this one; None: all."""
+        return (
+            self.ids
+            if text_ids is None
+            else range(self.ids.start, self.ids.stop)[: max(0, text_ids - self.ids.start)]
+        )
+
     def places(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Row of each id among this rank's, 0 for another rank's, and whether it is this rank's."""
         own = (ids >= self.ids.start) & (ids < self.ids.stop)

@@ -64,7 +64,7 @@ class ModelShare(Protocol):
 
 class WholeModel:
     """A `ModelShare`. new, max_length, keeps_routes: as in `FusedDecoder`. pictures: whether prompts show
-    any. towers: as `make_sight` has them."""
+    any. towers: as `make_sight` has them. text_ids: as `make_torch_rollout` has it."""
 
     def __init__(
         self,
@@ -75,7 +75,9 @@ class WholeModel:
         pictures: bool = False,
         towers: Towers | None = None,
         keeps_routes: bool = False,
+        text_ids: int | None = None,
     ) -> None:
+        self._text_ids = text_ids
         part = whole_part(read_architecture(read_config(path)))
         self.sight = make_sight(path, part, new, towers) if pictures else None
         self.model = FusedDecoder(
@@ -101,11 +103,11 @@ class WholeModel:
         self, logits_BV: Tensor, uniforms_B: Tensor, sampling: Sampling
     ) -> tuple[Tensor, Tensor]:
         """See ModelShare."""
-        return draw(logits_BV, uniforms_B, sampling)
+        return draw(logits_BV[:, : self._text_ids], uniforms_B, sampling)
 
     def logprobs(self, logits_BV: Tensor, tokens_B: Tensor) -> Tensor:
         """See ModelShare."""
-        return logits_BV.log_softmax(-1).gather(1, tokens_B[:, None])[:, 0]
+        return logits_BV[:, : self._text_ids].log_softmax(-1).gather(1, tokens_B[:, None])[:, 0]
 
     def pack_routes(self, routes_UMK: Tensor) -> bytes:
         """See ModelShare."""

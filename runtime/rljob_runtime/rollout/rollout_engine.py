@@ -353,7 +353,7 @@ class RolloutSetup:
     weights. max_length: of the longest prompt and response together. ledger: the device's memory.
     groups: of the devices that share the model; None where this one has all of it. beside: directories of
     other models on this device, by name. device: of torch. towers: of this device, where prompts show
-    pictures.
+    pictures. text_ids: ids from this one on have no text, and must not be drawn; None: all have.
     """
 
     spec: ResolvedSpec
@@ -365,6 +365,7 @@ class RolloutSetup:
     beside: Mapping[str, Path] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     towers: Towers | None = None
+    text_ids: int | None = None
 
     @property
     def params(self) -> Mapping[str, JsonValue]:

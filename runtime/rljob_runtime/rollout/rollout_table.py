@@ -32,11 +32,13 @@ def make_rollout(
     beside: Mapping[str, Path] | None = None,
     device: torch.device = HOST,
     towers: Towers | None = None,
+    text_ids: int | None = None,
 ) -> RolloutEngine:
     """The engine `spec.rollout.engine` with the weights of `model`, or its part of them.
 
-    beside: directories of other models on this device, by name. towers: of prompts with pictures. Raises
-    ConfigError where the engine is not installed or cannot run the model, DeviceMemoryError.
+    beside: directories of other models on this device, by name. towers: of prompts with pictures. text_ids:
+    as `RolloutSetup` has it. Raises ConfigError where the engine is not installed or cannot run the model,
+    DeviceMemoryError.
     """
     setup = RolloutSetup(
         spec=spec,
@@ -48,6 +50,7 @@ def make_rollout(
         beside=beside or {},
         device=device,
         towers=towers,
+        text_ids=text_ids,
     )
     return ENGINES.get(spec.rollout.engine, make_extension)(setup)
 
@@ -69,6 +72,7 @@ def make_torch(setup: RolloutSetup) -> RolloutEngine:
         pictures=setup.spec.model.vision is not None,
         towers=setup.towers,
         keeps_routes=setup.spec.update.router_replay,
+        text_ids=setup.text_ids,
     )
     if setup.spec.has_turns and not isinstance(engine, TorchRollout):
         path = "spec.rollout.tools" if setup.spec.rollout.tools else "spec.data.environment"
@@ -97,6 +101,7 @@ def make_vllm(setup: RolloutSetup) -> RolloutEngine:
         int8=rollout.quantization == "int8",
         pictures=setup.spec.model.vision is not None,
         towers=setup.towers,
+        text_ids=setup.text_ids,
         kv_cache_bytes=parse_quantity(rollout.kv_cache_memory) if rollout.kv_cache_memory else None,
     )
 

@@ -48,6 +48,7 @@ def make_torch_rollout(
     pictures: bool = False,
     towers: Towers | None = None,
     keeps_routes: bool = False,
+    text_ids: int | None = None,
 ) -> RolloutEngine:
     """An engine for the directory's model: `TorchRollout`, or `TransformersRollout` for other models.
 
@@ -55,9 +56,9 @@ def make_torch_rollout(
     cache_tokens: that the KV cache has room for; None for max_sequences of max_length. groups: of the ranks
     that share the model; None for one rank. quantization: of the layers' matrices. pictures: whether prompts
     show any. towers: of the device. keeps_routes: of a model with experts, whether samples come with the
-    experts of their tokens. Raises ConfigError and
-    WeightsError as `load_policy` does, and ConfigError for degrees that the model cannot have and for a
-    cache without room for one longest sequence.
+    experts of their tokens. text_ids: ids from this one on are never drawn; None: all may be. Raises
+    ConfigError and WeightsError as `load_policy` does, and ConfigError for degrees that the model cannot have
+    and for a cache without room for one longest sequence.
     """
     try:
         return TorchRollout(
@@ -73,6 +74,7 @@ def make_torch_rollout(
             pictures=pictures,
             towers=towers,
             keeps_routes=keeps_routes,
+            text_ids=text_ids,
         )
     except UnsupportedArchitecture as error:
         _check_transformers(path, error, groups, quantization)
@@ -91,7 +93,12 @@ def make_torch_rollout(
         if cache_tokens is not None:
             max_sequences = min(max_sequences, cache_tokens // max_length)
         return TransformersRollout(
-            path, dtype=dtype, max_sequences=max_sequences, max_length=max_length, device=device
+            path,
+            dtype=dtype,
+            max_sequences=max_sequences,
+            max_length=max_length,
+            device=device,
+            text_ids=text_ids,
         )
 
 
@@ -143,6 +150,7 @@ class TorchRollout:
         pictures: bool = False,
         towers: Towers | None = None,
         keeps_routes: bool = False,
+        text_ids: int | None = None,
     ) -> None:
         self.version = self.drawn = 0
         self.between: Callable[[], None] | None = None
@@ -161,6 +169,7 @@ class TorchRollout:
                 pictures=pictures,
                 towers=towers,
                 keeps_routes=keeps_routes,
+                text_ids=text_ids,
             )
             if groups is None
             else RankShare(
@@ -171,6 +180,7 @@ class TorchRollout:
                 pictures=pictures,
                 towers=towers,
                 keeps_routes=keeps_routes,
+                text_ids=text_ids,
             )
         )
         if ledger is not None:

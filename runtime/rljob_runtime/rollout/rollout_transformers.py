@@ -32,11 +32,12 @@ class TransformersRollout:
         max_sequences: int,
         max_length: int,
         device: str = "cpu",
+        text_ids: int | None = None,
     ) -> None:
         self.version = self.drawn = 0
         self.between: Callable[[], None] | None = None
         self._path, self._rows, self._length = path, max_sequences, max_length
-        self._device = device
+        self._device, self._text_ids = device, text_ids
         self._policy = TransformersModel.from_path(path, dtype=dtype).to(device)
 
     def generate(
@@ -78,7 +79,7 @@ class TransformersRollout:
         """As `TorchRollout.token_logprobs`."""
         ids = torch.tensor(sequences, device=self._device)
         with torch.inference_mode():
-            logits = self._policy.model(input_ids=ids[:, :-1]).logits.float()
+            logits = self._policy.model(input_ids=ids[:, :-1]).logits[..., : self._text_ids].float()
             found = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
         rows: list[list[float]] = found.cpu().tolist()
         return rows
@@ -117,7 +118,9 @@ class TransformersRollout:
                 use_cache=True,
             )
             tokens_B, logprobs_B = draw(
-                output.logits[:, -1].float(), uniforms(seeds_B, places_B), sampling
+                output.logits[:, -1, : self._text_ids].float(),
+                uniforms(seeds_B, places_B),
+                sampling,
             )
             places_B = places_B + 1
             self.drawn += sum(sample.finish is None for sample in running)

@@ -15,6 +15,7 @@ two are tied, so it is told that they are not, and gets the tensor under both na
 import collections
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ from rljob_runtime.rollout.vllm_limits import (
 )
 from rljob_runtime.rollout.vllm_sight import vllm_sight
 from rljob_runtime.rollout.vllm_slices import as_whole
-from rljob_runtime.rollout.vllm_start import Start, device_type, start_vllm
+from rljob_runtime.rollout.vllm_start import Start, device_type, leave_out, start_vllm
 from rljob_runtime.samples.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class VllmRollout:
     engine together, and call everything but `sleep` and `wake` together, `generate` with the same groups
     and its samples taken to the end. replica: these ranks, where samples have several turns. int8: its
     linear layers hold their matrices in 8 bits. pictures: whether prompts show any. towers: of the device.
+    text_ids: ids from this one on are never drawn; None: all may be.
     Raises ConfigError if vLLM is not installed or cannot run the model, and for pictures without a tower.
     """
 
@@ -82,6 +84,7 @@ class VllmRollout:
         int8: bool = False,
         pictures: bool = False,
         towers: Towers | None = None,
+        text_ids: int | None = None,
     ) -> None:
         self.version = 0
         self._replica = replica
@@ -119,6 +122,8 @@ class VllmRollout:
                 int8=int8,
             )
         )
+        if text_ids is not None:
+            self._engine.apply_model(partial(leave_out, text_ids=text_ids))
         self.load_weights(weights.items(), version=0)
 
     def generate(

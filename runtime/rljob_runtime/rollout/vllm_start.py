@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.distributed as dist
 
+from rljob_runtime.devices.kernels.linear_logprobs import NO_LOGIT
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.rollout.vllm_limits import block_tokens
 from rljob_runtime.rollout.vllm_sight import arguments_of_sight, take_features
@@ -179,3 +180,17 @@ def _groups() -> Iterator[Any]:
     for group in vars(parallel_state).values():
         if isinstance(group, parallel_state.GroupCoordinator):
             yield group
+
+
+def leave_out(model: torch.nn.Module, *, text_ids: int) -> None:
+    """From now on the model draws no id from this one on, and its log-probs are those of the others: vLLM
+    takes log-probs before its own masks, which are for sampling alone."""
+    from vllm.model_executor.layers.logits_processor import LogitsProcessor
+
+    def forget(module: torch.nn.Module, inputs: object, logits: torch.Tensor | None) -> None:
+        if logits is not None:
+            logits[..., text_ids:] = NO_LOGIT
+
+    for module in model.modules():
+        if isinstance(module, LogitsProcessor):
+            module.register_forward_hook(forget)

@@ -78,9 +78,10 @@ def make_reshard(
     rollout: RolloutRoom | None,
     *,
     backend: Backend,
+    text_ids: int,
 ) -> Reshard:
-    """policy: of a device that trains. engine, rollout: of one that generates, with room for its weights. It
-    meets the others afterwards."""
+    """policy: of a device that trains. engine, rollout: of one that generates, with room for its weights.
+    text_ids: those that may be drawn. It meets the others afterwards."""
     known = shape_of(model)
     assert known is not None, "plans are made of known shapes"
     shape = known.shown(spec.model)
@@ -96,7 +97,7 @@ def make_reshard(
         rollout=rollout,
         engine=engine,
         ledger=backend.ledger,
-        vocab_size=shape.vocab,
+        vocab_size=min(shape.vocab, text_ids),
         max_length=spec.batch.max_prompt_length + spec.batch.max_response_length,
     )
 

@@ -81,7 +81,8 @@ if TYPE_CHECKING:
 class DeviceContext:
     """What a role's states are made in. models: directories by name: policy, and those that `model_paths`
     names beside. kept: folder of the reference's log-probs, None where they are computed anew. engine: a
-    rollout engine that has outlived the states that it was made for. base_dir: folder of the job's file."""
+    rollout engine that has outlived the states that it was made for. base_dir: folder of the job's file.
+    text_ids: number of ids that the policy's tokenizer has a text for."""
 
     spec: ResolvedSpec
     role: DeviceRole
@@ -91,6 +92,7 @@ class DeviceContext:
     kept: Path | None = None
     engine: RolloutEngine | None = None
     base_dir: Path = Path()
+    text_ids: int | None = None
 
     def client(self, state: str) -> DockClient:
         """The state's."""
@@ -105,6 +107,7 @@ def make_states(context: DeviceContext, *, meet: Callable[[], DeviceRanks]) -> D
     """
     spec, model, backend = context.spec, context.models["policy"], context.backend
     tokenizer = load_tokenizer(model)
+    context = replace(context, text_ids=tokenizer.vocab_size)
     shown = Shown.of(spec, model=model, tokenizer=tokenizer, backend=backend)
     met = meet() if spec.rollout.parallelism.shared else None
     rollout = context.engine
@@ -118,6 +121,7 @@ def make_states(context: DeviceContext, *, meet: Callable[[], DeviceRanks]) -> D
             beside=context.models,
             device=backend.device,
             towers=shown.generating,
+            text_ids=context.text_ids,
         )
     room = rollout_weights(rollout, spec, model=model, backend=backend)
     met = met or meet()
@@ -163,7 +167,8 @@ def _port(
     if is_planned(spec, context.models["policy"]):
         engine = rollout if isinstance(rollout, SlicedEngine | TakingEngine) else None
         model, backend = context.models["policy"], context.backend
-        reshard = make_reshard(spec, model, held if trains else None, engine, room, backend=backend)
+        own = held if trains else None
+        reshard = make_reshard(spec, model, own, engine, room, backend=backend, text_ids=vocab_size)
         if spec.placement.mode == "colocated":
             reshard.meet(World())
         return reshard
@@ -189,7 +194,7 @@ def _held(
         return None
     dtype = DTYPES[spec.update.dtype] if trains else synced_dtype(spec)
     lora = spec.update.lora if trains else None
-    return load_held(
+    held = load_held(
         context.models["policy"],
         met.update,
         dtype=dtype,
@@ -197,6 +202,8 @@ def _held(
         seed=spec.seed,
         device=context.backend.device,
     )
+    held.model.text_ids = context.text_ids
+    return held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,6 +496,7 @@ def _frozen(
     """A model that is never trained, and its weights."""
     path, device = context.models[name], context.backend.device
     model = load_held(path, ranks, dtype=DTYPES[dtype], scores=scores, device=device).model
+    model.text_ids = context.text_ids
     weights = [held_rows(w.requires_grad_(False)) for _, w in model.trained_parameters()]
     context.backend.ledger.track(MemoryKind.REFERENCE_WEIGHTS, weights)
     return model, weights

@@ -40,6 +40,22 @@ def test_chunks_give_what_all_logits_give(at_once: int, with_entropy: bool) -> N
     torch.testing.assert_close(gradients, torch.autograd.grad(loss_of(*expected), (hidden, weight)))
 
 
+@pytest.mark.parametrize("at_once", CHUNKS)
+def test_rows_that_are_never_drawn_have_no_part(at_once: int) -> None:
+    hidden, weight = drawn()
+    settings: dict[str, Any] = {"temperature": 2.0, "with_entropy": True}
+
+    found = linear_logprobs(
+        hidden, weight, TARGETS, ROWS, **settings, rows=64, logits_at_once=at_once
+    )
+    gradients = torch.autograd.grad(loss_of(*found), (hidden, weight))
+
+    expected = linear_logprobs_reference(hidden, weight[:64], TARGETS, ROWS, **settings)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients, torch.autograd.grad(loss_of(*expected), (hidden, weight)))
+    assert not gradients[1][64:].any()
+
+
 def loss_of(logprobs: Tensor, entropy: Tensor | None) -> Tensor:
     loss = logprobs.square().sum()
     return loss if entropy is None else loss + (entropy * torch.linspace(-1, 2, len(entropy))).sum()

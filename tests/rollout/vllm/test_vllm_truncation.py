@@ -1,4 +1,4 @@
-"""The vLLM engine where top-p or top-k cut the distribution."""
+"""The vLLM engine where top-p or top-k cut the distribution, and where some ids have no text."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from rljob_runtime.rollout.rollout_vllm import VllmRollout
 
 pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
 
-TOP_K = 3
+TOP_K, TEXT_IDS = 3, 30
 GROUP = PromptGroup(
     group="g", token_ids=[3, 1, 2], uids=[str(i) for i in range(40)], seeds=list(range(40))
 )
@@ -43,7 +43,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[torch.nn.Module, Pa
 @pytest.fixture(scope="module")
 def engine(model: tuple[torch.nn.Module, Path]) -> Iterator[VllmRollout]:
     engine = VllmRollout(
-        model[1], dtype=torch.float32, max_sequences=40, max_length=16, seed=1, truncates=True
+        model[1],
+        dtype=torch.float32,
+        max_sequences=40,
+        max_length=16,
+        seed=1,
+        truncates=True,
+        text_ids=TEXT_IDS,
     )
     yield engine
     engine.close()
@@ -62,13 +68,28 @@ def test_logprobs_are_those_before_the_cut(engine, model):
     for sample in samples:
         ids = GROUP.token_ids + sample.token_ids
         with torch.no_grad():
-            logprobs = model[0](torch.tensor([ids])).logits[0, 2:-1].log_softmax(-1)
+            logits = model[0](torch.tensor([ids])).logits[0, 2:-1, :TEXT_IDS]
+        logprobs = logits.log_softmax(-1)
         chosen = torch.tensor(sample.token_ids)[:, None]
         assert torch.isin(chosen, logprobs.topk(TOP_K).indices).all()
         assert (logprobs.topk(TOP_K).indices == chosen).any(-1).all()
         torch.testing.assert_close(
             torch.tensor(sample.logprobs), logprobs.gather(-1, chosen)[:, 0], atol=1e-4, rtol=0
         )
+
+
+def test_ids_without_text_are_neither_drawn_nor_counted(engine, model):
+    samples = [s for chunk in engine.generate([GROUP], sampling(top_k=0)) for s in chunk]
+
+    probed = engine.probe([GROUP.token_ids + sample.token_ids for sample in samples])
+    for sample, said in zip(samples, probed, strict=True):
+        ids = torch.tensor([GROUP.token_ids + sample.token_ids])
+        assert ids.max() < TEXT_IDS
+        with torch.no_grad():
+            logits = model[0](ids[:, :-1]).logits[0, :, :TEXT_IDS]
+        expected = logits.log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+        torch.testing.assert_close(torch.tensor(said), expected, atol=1e-4, rtol=0)
+        torch.testing.assert_close(torch.tensor(sample.logprobs), expected[2:], atol=1e-4, rtol=0)
 
 
 def test_a_cut_at_another_temperature_is_refused(engine):

@@ -31,12 +31,12 @@ GRACE_SECONDS = 2.0
 
 
 class RanksFailed(Exception):
-    """Ranks raised, died or hung. reasons: by rank, a traceback or where the rank stood. The first line of
-    the message has what the first of them raised."""
+    """Ranks raised, died or hung. reasons: by rank, a traceback or where the rank stood, the first that
+    failed first; the first line of the message has what that one raised."""
 
     def __init__(self, what: str, reasons: dict[int, str]) -> None:
         self.reasons = reasons
-        texts = [f"rank {rank}: {reasons[rank].rstrip()}" for rank in sorted(reasons)]
+        texts = [f"rank {rank}: {reason.rstrip()}" for rank, reason in reasons.items()]
         super().__init__("\n\n".join([f"{what}: {_raised(texts[0])}", *texts]))
 
 
@@ -61,9 +61,10 @@ def on_ranks(
     with tempfile.TemporaryDirectory(prefix="ranks-") as name:
         ranks = [_Rank(rank, size, function, Path(name), seconds) for rank in range(size)]
         try:
-            _await(ranks, time.monotonic() + seconds, grace_seconds)
+            failed = _await(ranks, time.monotonic() + seconds, grace_seconds)
             what = f"{len(ranks)} ranks of {function.__qualname__}, deadline {seconds:g} s"
-            reasons = {rank.number: rank.reason() for rank in ranks if not rank.done}
+            others = [rank for rank in ranks if not rank.done and rank not in failed]
+            reasons = {rank.number: rank.reason() for rank in [*failed, *others]}
             if reasons:
                 raise RanksFailed(what, reasons)
             return [rank.result for rank in ranks]
@@ -123,15 +124,19 @@ class _Rank:
         self.process.close()
 
 
-def _await(ranks: list[_Rank], deadline: float, grace_seconds: float) -> None:
-    """Hear all ranks, until the deadline, or until shortly after the first that failed."""
+def _await(ranks: list[_Rank], deadline: float, grace_seconds: float) -> list[_Rank]:
+    """Hear all ranks, until the deadline, or until shortly after the first that failed; those that failed, in
+    that order."""
+    failed: list[_Rank] = []
     silent: dict[Any, _Rank] = {rank.pipe: rank for rank in ranks}
     while silent and (left := deadline - time.monotonic()) > 0:
         for pipe in wait(list(silent), timeout=left):
             rank = silent.pop(pipe)
             rank.hear()
             if not rank.done:
+                failed.append(rank)
                 deadline = min(deadline, time.monotonic() + grace_seconds)
+    return failed
 
 
 def _live(

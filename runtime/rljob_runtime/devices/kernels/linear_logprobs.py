@@ -21,6 +21,8 @@ from rljob_runtime.devices.kernels.matmul_add import matmul_add_
 
 LOGITS_AT_ONCE = 1 << 25
 """float32 values of a chunk: 128 MiB."""
+NO_LOGIT = -1e30
+"""Of an id that is never drawn: finite, so that a rank all of whose ids are such has sums, too."""
 CACHED = 1 << 18
 """Values of a tile on CPU: 1 MiB, which stays in a core's cache from one pass to the next."""
 
@@ -50,12 +52,14 @@ def linear_logprobs(
     temperature: float = 1.0,
     with_entropy: bool = False,
     ids: SharedIds | None = None,
+    rows: int | None = None,
     logits_at_once: int = LOGITS_AT_ONCE,
 ) -> tuple[Tensor, Tensor | None]:
     """log softmax(hidden weightᵀ / temperature) of each target [T] and, if asked for, the entropy of that
     distribution in nats [T]; both with gradients, in float32 at least whatever the dtype of the inputs.
 
-    row_of_T: index into L of what predicts each target. Where ranks share the vocabulary, all give the
+    row_of_T: index into L of what predicts each target. rows: of weight_VH whose ids may be drawn, the first
+    ones; None: all. Where ranks share the vocabulary, all give the
     same but for weight_VH, get the same, and hidden_LH's gradient is this rank's part of a sum over them.
     Memory beside the gradients: logits_at_once values, kept until backward, and some numbers a position.
     """
@@ -64,6 +68,7 @@ def linear_logprobs(
         temperature=temperature,
         with_entropy=with_entropy,
         ids=ids,
+        rows=len(weight_VH) if rows is None else rows,
         chunk=max(1, logits_at_once // len(weight_VH)),
         tile=max(1, (CACHED if hidden_LH.is_cpu else logits_at_once // 8) // len(weight_VH)),
         trains=torch.is_grad_enabled() and (hidden_LH.requires_grad or weight_VH.requires_grad),
@@ -94,11 +99,12 @@ def linear_logprobs_reference(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Settings:
-    """chunk, tile: most positions of one. trains: a backward pass may follow."""
+    """rows: as given. chunk, tile: most positions of one. trains: a backward pass may follow."""
 
     temperature: float
     with_entropy: bool
     ids: SharedIds | None
+    rows: int
     chunk: int
     tile: int
     trains: bool
@@ -160,7 +166,7 @@ class _LinearLogprobs(torch.autograd.Function):
         for positions, targets in reversed(ctx.chunks):
             hidden_CH, gradient_CV = hidden_LH[positions], last_CV
             if gradient_CV is None:
-                gradient_CV = _logits(hidden_CH, weight_VH, settings.temperature, buffer_CV)
+                gradient_CV = _logits(hidden_CH, weight_VH, settings, buffer_CV)
                 gradient_CV.sub_(largest_L[positions, None])
             gradient_CV, last_CV = gradient_CV[: len(hidden_CH)], None
             for tile, rows in _tiles(positions, settings.tile):
@@ -192,7 +198,7 @@ def _sum_chunks(
     largest_L, sum_L, weighted_L = buffer_CV.new_zeros(3, len(hidden_LH))
     logit_T = buffer_CV.new_empty(len(row_of_T))
     for positions, targets in chunks:
-        logits_CV = _logits(hidden_LH[positions], weight_VH, settings.temperature, buffer_CV)
+        logits_CV = _logits(hidden_LH[positions], weight_VH, settings, buffer_CV)
         for tile, rows in _tiles(positions, settings.tile):
             logits_RV = logits_CV[rows]
             torch.amax(logits_RV, -1, out=largest_L[tile])
@@ -238,14 +244,17 @@ def _to_gradient_(
     logprobs_RV.mul_(probabilities_RV)
 
 
-def _logits(hidden_CH: Tensor, weight_VH: Tensor, temperature: float, buffer_CV: Tensor) -> Tensor:
+def _logits(hidden_CH: Tensor, weight_VH: Tensor, settings: _Settings, buffer_CV: Tensor) -> Tensor:
     """In the buffer's dtype and its first rows."""
     logits_CV = buffer_CV[: len(hidden_CH)]
     if hidden_CH.dtype == logits_CV.dtype:
         torch.mm(hidden_CH, weight_VH.t(), out=logits_CV)
     else:
         logits_CV.copy_(F.linear(hidden_CH, weight_VH))
-    return logits_CV if temperature == 1.0 else logits_CV.div_(temperature)
+    if settings.temperature != 1.0:
+        logits_CV.div_(settings.temperature)
+    logits_CV[:, settings.rows :] = NO_LOGIT
+    return logits_CV
 
 
 def _buffer(hidden_LH: Tensor, weight_VH: Tensor, settings: _Settings) -> Tensor:

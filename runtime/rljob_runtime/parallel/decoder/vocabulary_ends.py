@@ -69,6 +69,7 @@ class SharedEnds:
         *,
         temperature: float,
         with_entropy: bool,
+        text_ids: int | None,
     ) -> TokenLogprobs:
         """[S, H] → [T] on all ranks: each context rank computes what its own positions predict."""
         places = self.share_of(packing.segments).places
@@ -89,6 +90,7 @@ class SharedEnds:
             temperature=temperature,
             with_entropy=True,
             ids=None if self._tensor is None else self.held,
+            rows=len(self.held.below(text_ids)),
         )
         assert entropy_t is not None, "it was asked for"
         found_2T = torch.zeros(2, len(own_T), device=hidden_SH.device)

@@ -14,7 +14,9 @@ from torch.distributed import ProcessGroup
 
 from rljob_api.model.layout import share
 from rljob_runtime.devices.collectives import rank_of, size_of
+from rljob_runtime.devices.kernels.linear_logprobs import NO_LOGIT
 from rljob_runtime.devices.wire import broadcast, start_gather, start_sum
+from rljob_runtime.parallel.vocabulary import VocabularyShare
 from rljob_runtime.rollout.rollout_engine import Sampling
 from rljob_runtime.rollout.rollout_grid import Purpose
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
@@ -24,12 +26,14 @@ LARGEST_UNIFORM = 1.0 - 2.0**-53
 
 
 class RankDraw:
-    """Called as `sampling.draw`, with the logits of this rank's ids; a stage that is not the last
-    one has none, and is told."""
+    """Called as `sampling.draw`, with the logits of this rank's ids; a stage that is not the last one has
+    none, and is told. text_ids: ids from this one on are never drawn; None: all may be."""
 
-    def __init__(self, vocabulary: int, groups: RolloutGroups) -> None:
+    def __init__(
+        self, vocabulary: int, groups: RolloutGroups, *, text_ids: int | None = None
+    ) -> None:
         self._vocabulary, self._pipeline = vocabulary, groups[Purpose.PIPELINE]
-        self._tensor = groups[Purpose.TENSOR]
+        self._tensor, self._text_ids = groups[Purpose.TENSOR], text_ids
         self._last = size_of(self._pipeline) - 1
 
     def __call__(
@@ -48,6 +52,7 @@ class RankDraw:
         """Of these tokens. Sums [B] over tensor ranks, and broadcasts [B] over the stages."""
         found_B = logits_BV.new_empty(len(tokens_B))
         if rank_of(self._pipeline) == self._last:
+            logits_BV = self._of_text(logits_BV)
             ids = share(self._vocabulary, rank_of(self._tensor), size_of(self._tensor))
             place_B, own_B = tokens_B - ids.start, (tokens_B >= ids.start) & (tokens_B < ids.stop)
             logit_B = logits_BV.gather(1, place_B.clamp(0, len(ids) - 1)[:, None])[:, 0]
@@ -56,9 +61,18 @@ class RankDraw:
             found_B = logit_B - norm_RB.logsumexp(0)
         return broadcast(found_B, self._last, self._pipeline)
 
+    def _of_text(self, logits_BV: Tensor) -> Tensor:
+        """The same, with NO_LOGIT for ids that are never drawn."""
+        held = VocabularyShare.of(self._vocabulary, self._tensor).below(self._text_ids)
+        others = logits_BV.shape[1] - len(held)
+        return (
+            F.pad(logits_BV[:, : len(held)], (0, others), value=NO_LOGIT) if others else logits_BV
+        )
+
     def _drawn(
         self, logits_BV: Tensor, uniforms_B: Tensor, sampling: Sampling
     ) -> tuple[Tensor, Tensor]:
+        logits_BV = self._of_text(logits_BV)
         if self._tensor is None:
             return draw(logits_BV, uniforms_B, sampling)
         if not sampling.greedy and (sampling.top_k or sampling.top_p < 1):

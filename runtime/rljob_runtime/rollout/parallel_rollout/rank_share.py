@@ -28,7 +28,8 @@ from rljob_runtime.rollout.sight import make_sight
 
 class RankShare:
     """A `ModelShare`, of a model that the degrees fit. new, max_length, keeps_routes: as in `FusedDecoder`.
-    pictures: whether prompts show any. towers: as `make_sight` has them."""
+    pictures: whether prompts show any. towers: as `make_sight` has them. text_ids: as `make_torch_rollout`
+    has it."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class RankShare:
         pictures: bool = False,
         towers: Towers | None = None,
         keeps_routes: bool = False,
+        text_ids: int | None = None,
     ) -> None:
         entries = read_config(path)
         architecture = read_architecture(entries)
@@ -62,7 +64,7 @@ class RankShare:
         self.views = self.model.hf_views()
         self._weights = PartWeights(self.views, shape, groups)
         self.shapes = self._weights.shapes
-        self._draw = RankDraw(architecture.vocab_size, groups)
+        self._draw = RankDraw(architecture.vocab_size, groups, text_ids=text_ids)
 
     def load(self, path: Path) -> None:
         """See ModelShare."""

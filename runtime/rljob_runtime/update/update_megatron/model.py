@@ -184,6 +184,7 @@ def core_decoder(
     assert isinstance(held, Decoder), "what Megatron trains was loaded as a decoder"
     with torch.device("meta"):
         decoder = CoreDecoder(architecture, dtype=dtype)
+    decoder.text_ids = held.text_ids
     decoder.config, decoder.held = config, [held]  # in a list, so that it is no part of this module
     layers, backbone = decoder.model.layers, decoder.model
     device = next(weight.device for _, weight in held.named_hf_parameters())
