@@ -19,7 +19,7 @@ told:
 	@echo "  at the end  runs/quickstart*/report.html; Ctrl-C leaves a checkpoint, rljob run --resume goes on"
 
 test: .venv/.dev-ready  ## All tests but those of `make nightly`
-	.venv/bin/pytest -n 2 --dist loadgroup --repeat-failed $(REPEAT_FAILED) -m "not nightly" tests
+	.venv/bin/pytest -n 2 --dist loadgroup --repeat-failed $(REPEAT_FAILED) -m "not nightly" --durations=20 tests
 
 nightly: .venv/.dev-ready  ## Tests that are too slow for each push
 	.venv/bin/pytest -n 2 --dist loadgroup --repeat-failed $(REPEAT_FAILED) -m nightly --durations=20 tests

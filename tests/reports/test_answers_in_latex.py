@@ -65,3 +65,9 @@ def test_a_part_of_an_answer_is_wrong(answer: str, response: str) -> None:
 )
 def test_equal_answers_are_right_however_they_are_written(answer: str, response: str) -> None:
     assert score(answer, response) == 1.0
+
+
+@pytest.mark.parametrize("answer", ["", "$$"])
+def test_an_answer_without_mathematics_is_an_error_and_not_a_wrong_response(answer: str) -> None:
+    with pytest.raises(ValueError, match="has no mathematics in it; write a number"):
+        score(answer, r"\boxed{3}")

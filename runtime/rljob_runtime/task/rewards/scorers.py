@@ -73,6 +73,10 @@ def _math_verify(reward: Reward, data: Data, base_dir: Path) -> Scorer:
         if request.response.strip() == request.answer.strip():
             return 1.0
         expected = parse(_as_math(request.answer), parsing_timeout=None)
+        if not expected:
+            raise ValueError(
+                f"the answer {request.answer!r} has no mathematics in it; write a number or an expression"
+            )
         found = parse(request.response, parsing_timeout=None)
         return float(verify(expected, found, timeout_seconds=None))
 
