@@ -2,6 +2,8 @@
 
 from kube_manifests import FOLDER, JOB, PODS
 
+from rljob_runtime.cli.cluster.exec import OUTPUT_BYTES
+
 SUMMARY = "asked: asked for\n\nmissing:\n  reward-0 is in score\n"
 
 
@@ -31,3 +33,13 @@ def test_a_folder_without_a_living_run_is_refused(rljob, tmp_path):
 
     assert result.exit_code == 2
     assert "words: no run lives there; name the folder of a run that runs now" in result.stderr
+
+
+def test_a_head_that_says_too_much_is_not_heard_to_its_end(server, rljob):
+    server.jobs, server.pods = [JOB], PODS
+    server.says = {f"rljob stacks {FOLDER}": "x" * (OUTPUT_BYTES + 1)}
+
+    result = rljob("stacks", "words")
+
+    assert result.exit_code == 2
+    assert f"rljob stacks says more than {OUTPUT_BYTES} bytes" in result.stderr

@@ -19,6 +19,8 @@ from rljob_runtime.cli.cluster.api_calls import CALL_SECONDS, Calls
 from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
 
 WHOLE_SECONDS = 600.0
+OUTPUT_BYTES = 4 << 20
+"""Of a command that says something, and of its complaints. In a job's pod it is its author's program."""
 MISSING_CODE = 44
 """Exit code of ours that no other program uses for anything else here."""
 SCRIPT = f'test -f "$1" || exit {MISSING_CODE}; exec head -c "$2" "$1"'
@@ -27,7 +29,9 @@ SCRIPT = f'test -f "$1" || exit {MISSING_CODE}; exec head -c "$2" "$1"'
 def read_remote_file(calls: Calls, pod: str, path: str, *, limit_bytes: int) -> bytes:
     """The file's bytes. Raises NotThere without the file, ClusterError above the limit."""
     command = ["sh", "-c", SCRIPT, "sh", path, str(limit_bytes + 1)]
-    code, content, complaint = run_remotely(calls, pod, command, what=path)
+    code, content, complaint = run_remotely(
+        calls, pod, command, what=path, limit_bytes=limit_bytes + 1
+    )
     if code == MISSING_CODE:
         raise NotThere(f"{path} does not exist in pod {pod}")
     if code != 0:
@@ -40,9 +44,16 @@ def read_remote_file(calls: Calls, pod: str, path: str, *, limit_bytes: int) -> 
 
 
 def run_remotely(
-    calls: Calls, pod: str, command: list[str], *, what: str, container: str = HEAD_CONTAINER
+    calls: Calls,
+    pod: str,
+    command: list[str],
+    *,
+    what: str,
+    container: str = HEAD_CONTAINER,
+    limit_bytes: int = OUTPUT_BYTES,
 ) -> tuple[int, bytes, str]:
-    """(exit code, output, what it complained of). what: for errors. Raises ClusterError."""
+    """(exit code, output, what it complained of). what: for errors. Raises ClusterError, also for more output
+    than limit_bytes."""
     # `stream` puts its own transport into the client meanwhile: a copy keeps that from all other calls.
     core = CoreV1Api(copy.copy(calls.connection.client))
     open_shell = functools.partial(
@@ -62,7 +73,7 @@ def run_remotely(
     with calls.asking("get and create", "pods/exec", pod):
         shell = _opened(open_shell)
     try:
-        content, complaint = _collect(shell, f"{pod}:{what}")
+        content, complaint = _collect(shell, f"{pod}:{what}", limit_bytes)
         code, why = _exit(shell.read_channel(ERROR_CHANNEL))
     finally:
         shell.close()
@@ -90,8 +101,9 @@ def _opened(open_shell: Callable[[], WSClient]) -> WSClient:
     return answer
 
 
-def _collect(shell: WSClient, what: str) -> tuple[bytes, str]:
-    """(output, error output). Raises NoAnswer where the connection breaks or falls silent."""
+def _collect(shell: WSClient, what: str, limit_bytes: int) -> tuple[bytes, str]:
+    """(output, error output). Raises NoAnswer where the connection breaks or falls silent, ClusterError where
+    more comes than limit_bytes."""
     output, complaint = bytearray(), bytearray()
     began = heard = time.monotonic()
     while shell.is_open():
@@ -102,6 +114,11 @@ def _collect(shell: WSClient, what: str) -> tuple[bytes, str]:
         news = shell.read_channel(1)
         output += news
         complaint += shell.read_channel(2)
+        if len(output) > limit_bytes or len(complaint) > OUTPUT_BYTES:
+            raise ClusterError(
+                f"{what} says more than {limit_bytes} bytes, which no program of rljob does; "
+                "see what runs in the pod"
+            )
         now = time.monotonic()
         heard = now if news else heard
         if now - heard > CALL_SECONDS or now - began > WHOLE_SECONDS:

@@ -3,6 +3,7 @@
 A shell needs what `rljob report NAME` needs, and not the job's token. Used by `rljob watch`.
 """
 
+import re
 import time
 from collections.abc import Callable
 
@@ -123,5 +124,8 @@ class ClusterRun:
         if code != 0:
             raise NoAnswer(f"{path} of pod {pod} could not be read: {complaint}")
         facts, _, data = output.partition(b"\n")
-        identity, size = facts.decode().split()
-        return Piece(identity=f"{pod}:{identity}", size=int(size), data=data)
+        found = re.fullmatch(rb"([0-9]{1,20}:[0-9]{1,20}) ([0-9]{1,20})", facts)
+        if found is None:
+            raise ClusterError(f"{path} of pod {pod} could not be read: it is {facts[:40]!r}")
+        identity, size = found.groups()
+        return Piece(identity=f"{pod}:{identity.decode()}", size=int(size), data=data)
