@@ -7,6 +7,8 @@ from pydantic import Field
 from rljob_api.spec.section import Section
 
 Text = Annotated[str, Field(max_length=1024)]
+InUrl = Annotated[str, Field(max_length=128, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+"""A name that stands in the operator's requests to a job's head."""
 Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
 Reason = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z][A-Za-z0-9]*$")]
 
@@ -68,13 +70,13 @@ class LastCheckpoint(Section):
 class RayClusterStatus(Section):
     """The KubeRay cluster of the present attempt."""
 
-    name: Text
+    name: InUrl
     """Name of the RayCluster."""
 
     uid: Text | None = None
     """Its uid."""
 
-    submission_id: Text | None = None
+    submission_id: InUrl | None = None
     """Id of the Ray job on it."""
 
     head: Text | None = None

@@ -133,3 +133,20 @@ def test_the_ray_cluster_has_the_jobs_labels_and_annotations_but_those_of_others
         "example.com/note": "from the job",
         "ray.io/disable-provisioned-head-restart": "true",
     }
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1:9/x?", "a.b", "a/b", "A"])
+def test_no_status_sends_the_operator_elsewhere_than_to_the_jobs_head(server, namespace, name):
+    path = f"/apis/rljob.io/v1alpha1/namespaces/{namespace}/rljobs"
+    assert server.request("POST", path, JOB).code == 201
+    status = {"status": {"rayCluster": {"name": name}}}
+
+    answer = server.request(
+        "PATCH",
+        f"{path}/{JOB['metadata']['name']}/status",
+        status,
+        content_type="application/merge-patch+json",
+    )
+
+    assert answer.code == 422
+    assert "rayCluster.name" in answer.body["message"]

@@ -89,6 +89,8 @@ def _shown(value: Number) -> str:
 
 
 def _round(value: Number, digits: Number = 0) -> Number:
+    if abs(digits) > MAX_DIGITS:  # Python makes that power of 10 first
+        raise OverflowError(f"round takes {MAX_DIGITS} digits at most")
     return round(value, int(digits))
 
 
