@@ -63,7 +63,7 @@ def test_what_is_no_arithmetic_is_refused(text: str, what: str) -> None:
         "(2**2000)**3",
         "round(7, -10**7)",
         "round(7, 10**8)",
-    ],  # fmt: skip
+    ],
 )
 def test_numbers_beyond_the_bounds_are_refused_before_they_are_made(text: str) -> None:
     with pytest.raises(OverflowError, match=r"too large|digits"):
