@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 from whole_runs import SMALL_JOB, Finished, run
 
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.tiny_recipe import CONFIG
 from rljob_runtime.models.weights import save_hf
-from rljob_runtime.task.tokenizer import BYTE_VOCABULARY, save_byte_tokenizer
+from rljob_runtime.task.tokenizer import BYTE_VOCABULARY, load_tokenizer, save_byte_tokenizer
 
 PADDED = 4 * BYTE_VOCABULARY
 
@@ -61,3 +64,10 @@ def test_all_tokens_have_a_text_and_probabilities_are_those_among_them(trained, 
         assert step["metrics"]["entropy"] < math.log(BYTE_VOCABULARY)
         assert step["metrics"]["mismatch/max"] < 1e-4
     assert finished.of_kind("step")[0]["metrics"]["kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_tokenizer_whose_ids_have_gaps_has_its_last_one(tmp_path: Path) -> None:
+    words = Tokenizer(WordLevel({"<end>": 0, "a": 1, "b": 9}, unk_token="<end>"))
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>").save_pretrained(tmp_path)
+
+    assert load_tokenizer(tmp_path).vocab_size == 10

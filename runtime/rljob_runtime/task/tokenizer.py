@@ -45,7 +45,7 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids; all ids are below it."""
+        """All ids are below it, and the last one is the one before."""
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -185,7 +185,7 @@ class HFTokenizer:
                 "save one there with save_pretrained"
             ) from error
         self._path = path
-        self.vocab_size: int = len(self._tokenizer)
+        self.vocab_size: int = max(self._tokenizer.get_vocab().values()) + 1  # ids may have gaps
         self.eos_ids: tuple[int, ...] = self._find_eos_ids()
 
     def end_id(self, *, chat: bool) -> int:
