@@ -66,7 +66,7 @@ def test_samples_play_games_and_what_failed_there_is_told(
     shown = finished.of_kind("step")[0]["samples"][0]
     assert shown["prompt"] in ("1:", "2:", "3:")
     assert all(response["parts"].keys() == {"game", "short"} for response in shown["responses"])
-    assert [event["n"] for event in finished.of_kind("evaluation")] == [8, 8]
+    assert all(0 < event["n"] < 8 for event in finished.of_kind("evaluation"))  # games that failed
 
 
 @pytest.mark.run

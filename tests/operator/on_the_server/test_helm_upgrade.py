@@ -99,6 +99,8 @@ def _holds(found, wanted):
     """Whether all of `wanted` is there."""
     if isinstance(wanted, dict):
         return all(key in found and _holds(found[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(_holds, found, wanted))
     return found == wanted
 
 

@@ -184,7 +184,8 @@ def test_a_scorer_that_failed_is_known_from_the_rows() -> None:
         [SimpleNamespace(group_index=0)] * len(PAIRS),  # type: ignore[list-item]
     )
 
-    assert (passed.passes, passed.failed) == ([1.0, 0.0, 1.0, 0.0], 2)
+    assert (passed.passes, passed.failed) == ([1.0, 0.0], 2)
+    assert len(passed.prompts) == 2
 
 
 def test_a_step_that_starts_over_asks_the_same_and_one_that_goes_on_from_a_checkpoint_too() -> None:
