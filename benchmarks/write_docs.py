@@ -14,6 +14,7 @@ from benchmarks.dock.limits import limits_parts
 from benchmarks.engines.precision_docs import precision_parts, precision_picture
 from benchmarks.learning.algorithms_docs import learning_parts, learning_picture, pretrained_parts
 from benchmarks.learning.engines import engines_parts
+from benchmarks.learning.failed_scores import failed_scores_parts
 from benchmarks.learning.preferences_docs import preferences_parts, preferences_picture
 from benchmarks.learning.shapes import shapes_parts
 from benchmarks.learning.staleness_docs import staleness_parts, staleness_picture
@@ -74,6 +75,10 @@ TABLES = {
         engines_parts,
     ),
     "shapes": ("Pictures: what a model learns to see, and without seeing", shapes_parts),
+    "failed_scores": (
+        "Failed scores: what a run learns where a tenth of them fail",
+        failed_scores_parts,
+    ),
     "learning": ("Algorithms: what they learn from as many tokens", learning_parts),
     "pretrained": ("Algorithms: what a pretrained model learns", pretrained_parts),
     "ablation": (
@@ -137,6 +142,7 @@ COMMANDS = {
     "precision": "engines.precision",
     "engines": "learning.engines",
     "shapes": "learning.shapes",
+    "failed_scores": "learning.failed_scores",
     "learning": "learning.algorithms",
     "pretrained": "learning.pretrained",
     "ablation": "run.ablation",

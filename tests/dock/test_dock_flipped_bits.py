@@ -174,7 +174,9 @@ def test_a_wire_that_flips_every_frame_ends_with_an_error_that_says_so(
         far.read(rows, ["tokens"])
 
 
-@pytest.mark.parametrize("shared_memory", ["required", "none"])
+@pytest.mark.parametrize(
+    "shared_memory", ["required", pytest.param("none", marks=pytest.mark.nightly)]
+)
 @given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 @MANY
 def test_a_bit_that_flips_in_the_arena_is_a_lost_row(

@@ -1,6 +1,7 @@
 """The dock's servers stand on the node of their devices, and go to another one when it is lost."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import ray
@@ -34,23 +35,35 @@ def cluster() -> Iterator[Cluster]:
     cluster.shutdown()
 
 
-def test_servers_stand_beside_their_devices_and_start_again_elsewhere_without_the_node(
-    cluster: Cluster,
-) -> None:
+@pytest.fixture
+def servers(cluster: Cluster) -> tuple[Any, list[Any]]:
+    """A node with a device, and servers that are started near it."""
     devices = cluster.add_node(**NODE, resources={EMULATED: 1})
     cluster.wait_for_nodes()
     workers = RayWorkers(per_node=1, resource=EMULATED)
     workers.reserve(1)
-
     near = workers.near(0)
-    servers = [workers.start(Server, home=near, restarts=True) for _ in range(SERVERS)]
-    assert {server.node().result(60) for server in servers} == {devices.node_id}
+    return devices, [workers.start(Server, home=near, restarts=True) for _ in range(SERVERS)]
+
+
+def test_servers_stand_beside_their_devices(servers: tuple[Any, list[Any]]) -> None:
+    devices, started = servers
+
+    assert {server.node().result(60) for server in started} == {devices.node_id}
+
+
+@pytest.mark.nightly
+def test_servers_start_again_elsewhere_where_their_node_is_lost(
+    cluster: Cluster, servers: tuple[Any, list[Any]]
+) -> None:
+    devices, started = servers
+    assert {server.node().result(60) for server in started} == {devices.node_id}
 
     cluster.remove_node(devices)
     others = {node["NodeID"] for node in ray.nodes()} - {devices.node_id}
 
     def all_elsewhere() -> bool:
-        calls = [server.node() for server in servers]
+        calls = [server.node() for server in started]
         return all(call.exception(60) is None and call.result() in others for call in calls)
 
     wait_until("all servers are on other nodes", all_elsewhere)

@@ -22,14 +22,13 @@ def job(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_all_processes_of_a_run_leaves_a_checkpoint_of_its_last_step(
-    job: Path, tmp_path: Path, number: int
+    job: Path, tmp_path: Path
 ) -> None:
     process = start(job, tmp_path / "run")
     wait_for_event(tmp_path / "run", "step", 2, process)
 
-    os.killpg(process.pid, number)
+    os.killpg(process.pid, signal.SIGTERM)
     ended = finish(process, tmp_path / "run")
 
     assert ended.code == 3, ended.output

@@ -96,6 +96,7 @@ def test_an_interrupted_run_ahead_of_ppo_goes_on_from_its_last_whole_step(
     assert any(step["correction/mean"] != 1 for step in metrics)
 
 
+@pytest.mark.nightly
 def test_rollout_devices_come_and_go_while_batches_are_ahead(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_driver_killed_at_one_phase_after_the_other_changes_nothing(
         assert (folder / "checkpoints/step-000009" / state.name).read_bytes() == state.read_bytes()
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_asked_to_stop_while_it_has_no_driver_leaves_a_checkpoint(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:

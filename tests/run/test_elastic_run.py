@@ -56,6 +56,7 @@ def weights(finished: Finished) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.nightly
 def test_a_run_that_grows_and_shrinks_makes_the_same_model(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -118,6 +118,7 @@ def test_devices_without_a_place_are_left_out_and_come_back_and_the_weights_are_
     assert 0 < gap(struck, quiet) < ROUNDING
 
 
+@pytest.mark.nightly
 def test_no_fewer_train_than_the_job_says_and_unequal_shares_give_the_same_weights(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def ask_stacks(port: int) -> str:
 
 
 @pytest.mark.run
+@pytest.mark.nightly
 def test_a_reward_that_hangs_is_found_by_its_stack_and_named_in_the_runs_error(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ ONE = {"type": "emulated", "devicesPerNode": 1}
 
 
 @pytest.mark.ray
+@pytest.mark.nightly
 def test_a_run_on_ray_outlives_its_warehouse_and_goes_on_after_an_interrupt_without_ray(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:

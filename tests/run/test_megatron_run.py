@@ -17,6 +17,7 @@ def _weights(folder: Path) -> bytes:
     return file.read_bytes()
 
 
+@pytest.mark.nightly
 def test_a_run_on_megatron_learns_what_torch_learns_resumes_with_the_same_bits_and_moves(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def weights(folder: Path, step: int, model: str) -> dict[str, torch.Tensor]:
     return read_weights(folder / "checkpoints" / f"step-{step:06d}" / model)
 
 
+@pytest.mark.nightly
 def test_a_critic_on_ranks_of_its_own_learns_and_a_resumed_run_goes_on_bit_by_bit(
     job_file: Callable[..., Path], critic_model: Path, tmp_path: Path
 ) -> None:

@@ -106,7 +106,11 @@ THIS_MACHINE = {"redundancy": "host"}
         pytest.param(
             {**NEXT_RANK, "parallelism": {"data": 1, "tensor": 2}}, [0], marks=pytest.mark.nightly
         ),
-        ({**NEXT_RANK, "parallelism": {"data": 2, "zero": 1}, "engine": "megatron"}, [0]),
+        pytest.param(
+            {**NEXT_RANK, "parallelism": {"data": 2, "zero": 1}, "engine": "megatron"},
+            [0],
+            marks=pytest.mark.nightly,
+        ),
         ({**THIS_MACHINE, "parallelism": {"data": 1, "tensor": 2}}, [0, 1]),
     ],
     ids=["zero-1", "zero-3", "tensor", "megatron-zero-1", "both-on-their-host"],

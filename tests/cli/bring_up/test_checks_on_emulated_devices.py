@@ -97,6 +97,7 @@ def test_mindspeed_where_it_is_not_installed_does_not_apply(place: Place, tmp_pa
 
 
 @pytest.mark.run
+@pytest.mark.nightly
 def test_the_small_job_runs(place: Place) -> None:
     assert whole_run.quickstart(place)["steps"] == whole_run.STEPS
 

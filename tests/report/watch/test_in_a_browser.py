@@ -217,6 +217,7 @@ def test_the_fragment_with_the_token_is_gone_once_the_page_is_there(
     assert browser.tell("location.href") == address
 
 
+@pytest.mark.nightly
 def test_a_server_that_is_gone_is_told_and_another_one_asks_for_its_token(
     browser, serve, growing
 ) -> None:

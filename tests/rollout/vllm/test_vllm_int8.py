@@ -137,6 +137,7 @@ def test_a_sync_allows_for_rounding_and_for_no_stale_weights(
         check_probe(gap, dtype=torch.int8, version=4)
 
 
+@pytest.mark.nightly
 def test_devices_that_share_a_model_round_as_one_does(
     engine: VllmRollout, path: Path, tmp_path: Path
 ) -> None:
