@@ -6,6 +6,8 @@ FAST := $(addprefix tests/,algorithms cli/cluster device_plugin devices/kernels 
   report/analysis report/display run/guards samples task/data task/evaluation) $(wildcard tests/operator/test_*.py)
 # Failed tests that are repeated alone, at most; those that pass then are flaky. Continuous integration sets it.
 export REPEAT_FAILED ?= 0
+# torch asks DNS for the name of each address that devices meet at, and waits for it (`c10d::formatSockAddr`).
+PYTEST := RES_OPTIONS="timeout:1 attempts:1" .venv/bin/pytest -n 2 --dist loadgroup
 # A run starts a dozen processes: without compiled bytecode each would compile torch and Ray again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -19,13 +21,13 @@ told:
 	@echo "  at the end  runs/quickstart*/report.html; Ctrl-C leaves a checkpoint, rljob run --resume goes on"
 
 test: .venv/.dev-ready  ## All tests but those of `make nightly`
-	.venv/bin/pytest -n 2 --dist loadgroup --repeat-failed $(REPEAT_FAILED) -m "not nightly" --durations=20 tests
+	$(PYTEST) --repeat-failed $(REPEAT_FAILED) -m "not nightly" --durations=20 tests
 
 nightly: .venv/.dev-ready  ## Tests that are too slow for each push
-	.venv/bin/pytest -n 2 --dist loadgroup --repeat-failed $(REPEAT_FAILED) -m nightly --durations=20 tests
+	$(PYTEST) --repeat-failed $(REPEAT_FAILED) -m nightly --durations=20 tests
 
 test-fast: .venv/.dev-ready  ## Those that start neither Ray nor a server: at each save
-	.venv/bin/pytest -n 2 --dist loadgroup -m "not ray and not vllm and not run and not nightly" $(FAST)
+	$(PYTEST) -m "not ray and not vllm and not run and not nightly" $(FAST)
 
 check: .venv/.dev-ready docs  ## Format, lint, types, import contracts, generated files, chart, images, documentation
 	.venv/bin/ruff format --check .

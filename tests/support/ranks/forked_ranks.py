@@ -150,6 +150,8 @@ def _live(
     gc.freeze()  # a collection would write into, and so copy, all of the parent's memory
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    # torch asks DNS for the name of each address that it meets at (`c10d::formatSockAddr`), and waits for it.
+    os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"
     with open(folder / f"stack-{rank}", "w") as stack:
         faulthandler.register(signal.SIGUSR1, file=stack)
         try:
