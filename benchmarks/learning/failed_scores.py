@@ -6,8 +6,6 @@ All begin with the same warmed-up model of their seed. Nothing is timed, so runs
 not made again.
 """
 
-import argparse
-import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
@@ -16,7 +14,7 @@ from typing import Any
 import yaml
 
 from benchmarks import ROOT
-from benchmarks.support.beside import Run, runs_beside
+from benchmarks.support.beside import Run, runs_of_forms
 from benchmarks.support.intervals import said_points, said_seeds, said_share
 from benchmarks.support.runs import gain_of, quarters
 from benchmarks.support.tables import table
@@ -95,24 +93,5 @@ def failed_scores_parts(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def main() -> None:
-    """Run seed after seed in each form."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one seed, few steps")
-    parser.add_argument("--json", type=Path, help="write the results here")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--at-once", type=int, default=1, help="runs beside each other")
-    options = parser.parse_args()
-    steps = 4 if options.quick else yaml.safe_load(QUICKSTART.read_text())["spec"]["steps"]
-    wanted = [
-        {"form": form, "seed": seed, "steps": steps}
-        for seed, form in itertools.product(
-            options.seeds[:1] if options.quick else options.seeds, FORMS
-        )
-    ]
-    document = runs_beside(wanted, learn, file=options.json, at_once=options.at_once)
-    print("\n\n".join(failed_scores_parts(document)))
-
-
 if __name__ == "__main__":
-    main()
+    runs_of_forms(str(__doc__), QUICKSTART, FORMS, learn, failed_scores_parts)

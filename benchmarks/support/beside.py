@@ -1,12 +1,16 @@
 """Runs beside each other whose results outlive a benchmark that is cut short. Called by benchmarks in which
 nothing is timed."""
 
+import argparse
+import itertools
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from benchmarks.support.results import describe_machine
 
@@ -43,6 +47,31 @@ def runs_beside(
     if failed:
         raise SystemExit("These failed; the same command makes them again:\n" + "\n".join(failed))
     return _document(runs, wanted)
+
+
+def runs_of_forms(
+    description: str,
+    example: Path,
+    forms: Iterable[str],
+    learn: Callable[[Mapping[str, Any], Path], Run],
+    parts: Callable[[Mapping[str, Any]], list[str]],
+) -> None:
+    """The command line of a benchmark that runs a job in several forms, seed after seed, for as many steps as
+    its example has, and prints the parts of the document. learn: as `runs_beside` has it."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one seed, few steps")
+    parser.add_argument("--json", type=Path, help="write the results here")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--at-once", type=int, default=1, help="runs beside each other")
+    options = parser.parse_args()
+    steps = 4 if options.quick else yaml.safe_load(example.read_text())["spec"]["steps"]
+    seeds = options.seeds[:1] if options.quick else options.seeds
+    wanted = [
+        {"form": form, "seed": seed, "steps": steps}
+        for seed, form in itertools.product(seeds, forms)
+    ]
+    document = runs_beside(wanted, learn, file=options.json, at_once=options.at_once)
+    print("\n\n".join(parts(document)))
 
 
 def _document(runs: Sequence[Run], wanted: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

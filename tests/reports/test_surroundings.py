@@ -4,10 +4,12 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from rljob_runtime.cli.local_problems import socket_problems
 from rljob_runtime.cli.output import REMEDIES, refused_by_files
 
 JOB = Path(__file__).parents[2] / "examples/quickstart.yaml"
@@ -65,6 +67,17 @@ def test_a_folder_of_temporary_files_that_leaves_no_room_for_sockets_is_named(
     assert done.returncode == 2
     (said,) = done.stderr.splitlines()
     assert said.startswith(f"TMPDIR: is {folder}, of {len(str(folder))} bytes; sockets")
+
+
+def test_rays_own_folder_of_temporary_files_counts_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "a" * 101)
+
+    assert not socket_problems(ray_folder="/tmp", local=False)
+    assert socket_problems(ray_folder="/tmp", local=True)
+    (problem,) = socket_problems(ray_folder="/" + "b" * 101, local=False)
+    assert str(problem).startswith("RAY_TMPDIR: is /bbb")
 
 
 @pytest.mark.parametrize("number", REMEDIES)

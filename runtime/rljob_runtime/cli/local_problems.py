@@ -42,9 +42,11 @@ def local_problems(job: RLJob, base_dir: Path, *, alone: bool) -> list[Problem]:
     ]
 
 
-def socket_problems(*, local: bool) -> list[Problem]:
-    """The folder of temporary files, where its path leaves none for the sockets that are made below it."""
-    folder, below = tempfile.gettempdir(), OF_PROCESSES if local else OF_RAY
+def socket_problems(*, ray_folder: str | None, local: bool) -> list[Problem]:
+    """The folder of temporary files, where its path leaves none for the sockets that are made below it.
+    ray_folder: Ray's, where it has one of its own."""
+    own = None if local else ray_folder
+    folder, below = own or tempfile.gettempdir(), OF_PROCESSES if local else OF_RAY
     longest = SOCKET_PATH - len(below)
     if len(os.fsencode(folder)) <= longest:
         return []
@@ -52,7 +54,7 @@ def socket_problems(*, local: bool) -> list[Problem]:
         f"is {folder}, of {len(os.fsencode(folder))} bytes; sockets are made below it, whose paths Linux "
         f"limits to {SOCKET_PATH}: set it to a folder of {longest} bytes at most, such as /tmp"
     )
-    return [Problem("TMPDIR", message)]
+    return [Problem("RAY_TMPDIR" if own else "TMPDIR", message)]
 
 
 def without_ray(job: RLJob) -> list[Problem]:

@@ -96,7 +96,8 @@ def request_of(
     with errors_end_it():
         refuse([] if accept_untested else untested(job, folder))
         refuse(without_ray(job) if local else [])
-        refuse([] if ray_address else socket_problems(local=local))
+        ray_folder = os.environ.get("RAY_TMPDIR")
+        refuse([] if ray_address else socket_problems(ray_folder=ray_folder, local=local))
     refuse(local_problems(job, folder, alone=ray_address is None))
     cache = _cache_folder()
     with errors_end_it():

@@ -16,9 +16,8 @@ def disregard() -> None:
     """From now on, in this process and in those that are forked from it; others that it starts obey."""
     for number in STOP:
         signal.signal(number, _nothing)
-        signal.siginterrupt(
-            number, False
-        )  # libraries in C would take it for a failure of what they wait for
+        # A wait of a library in C would fail otherwise.
+        signal.siginterrupt(number, False)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
 
 

@@ -652,7 +652,7 @@ class CopiedEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardErrorEvent(Event):
-    """A reward failed; its samples counted 0."""
+    """Scores of a reward failed; `onError` of the reward says what became of their samples."""
 
     kind: Literal["reward_error"] = "reward_error"
     step: Integer

@@ -303,14 +303,13 @@ class RewardWorker:
                 raise RewardError(
                     f"a score failed: {result.errors[found['stop']]} (spec.rewards[].onError: stop)"
                 )
-        counts = ["exclude" not in found for found in failed]
-        if all(counts):
-            return [*results]
-        if trains and len(counts) > 1 and sum(counts) < 2:
-            counts = [False] * len(counts)
+        excluded = ["exclude" in found for found in failed]
+        left = excluded.count(False)
+        if trains and any(excluded) and left < 2:
+            excluded = [True] * len(excluded)
         return [
-            result if count else replace(result, total=EXCLUDED)
-            for result, count in zip(results, counts, strict=True)
+            replace(result, total=EXCLUDED) if out else result
+            for result, out in zip(results, excluded, strict=True)
         ]
 
     def _pictures(self, row: RowMeta) -> list[ShownPicture] | None:

@@ -435,7 +435,7 @@ class RunHistory:
         return self.evaluations[steps[0]], self.evaluations[steps[-1]]
 
     def errors(self) -> int:
-        """Rewards that failed: their samples counted 0."""
+        """Number of samples of which a score failed."""
         return sum(event.count for event in self.reward_errors)
 
 

@@ -11,7 +11,7 @@ from rljob_runtime.task.rewards.requests import RewardResult
 def with_score(
     result: RewardResult, reward: Reward, score: float, *, error: str = ""
 ) -> RewardResult:
-    """The result with this reward's part; with an error, and where it is not finite, it counts 0."""
+    """The result with this reward's part; with an error, and where it is not finite, it has failed."""
     errors = dict(result.errors)
     if error or not math.isfinite(score):
         error = error or f"the reward model's score is {score}"
