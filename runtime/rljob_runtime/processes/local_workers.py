@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import threading
 import time
@@ -38,6 +39,7 @@ SAME_BLOW_SECONDS = 0.1
 def start_forkserver() -> None:
     """The process that all workers are forked from; one for all runs of this process, and no run's own."""
     FORKSERVER.set_forkserver_preload(["rljob_runtime.processes.preloaded"])
+    multiprocessing.resource_tracker.ensure_running()  # whose start would let go what is held back
     with held_back():  # until it disregards them
         multiprocessing.forkserver.ensure_running()
 
