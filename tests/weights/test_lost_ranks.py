@@ -1,6 +1,7 @@
 """A rank that dies or stays away in a reshard: the others say who and keep what they train, and a restart
 goes on from what was saved."""
 
+import gc
 import os
 import re
 import threading
@@ -15,11 +16,13 @@ import torch
 from forked_ranks import RanksFailed, on_ranks
 from reshard_ranks import made, plan_of, slices_of, whole_weights
 from torch import Tensor
+from wait_until import wait_until
 
 from rljob_plan.resharding.boxes import Piece
 from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
+from rljob_runtime.errors import WorkerError
 from rljob_runtime.weights.reshard import peers
 from rljob_runtime.weights.reshard.executor import Resharder
 from rljob_runtime.weights.reshard.strategies import AllgatherSwap
@@ -118,6 +121,28 @@ def two_steps(rank: int, at: str, *, plan: ReshardPlan = PLAN, shares_memory: bo
             assert torch.equal(update[name], tensor), name
 
 
+def leaves(rank: int, *, shares_memory: bool) -> None:
+    """Reshards, which a death cuts, and leaves; its groups and their connections live on."""
+    backend = Mortal(rank, Fates("gather" if rank == MORTAL else None, n=3))
+    update = slices_of(WHOLE, PLAN.update, rank)
+    trained = [weakref.ref(tensor.untyped_storage()) for tensor in update.values()]
+    resharder = Resharder(
+        PLAN, backend, sent=torch.float32, timeout_seconds=600, shares_memory=shares_memory
+    )
+    alive.append(resharder)
+    with pytest.raises(WorkerError):
+        dict(resharder.run(update, lambda piece: made(piece, torch.float32, backend.ledger)))
+
+    resharder.close()
+    del update
+
+    def all_gone() -> bool:
+        gc.collect()
+        return all(storage() is None for storage in trained)
+
+    wait_until("nothing holds the weights that were trained", all_gone, seconds=20)
+
+
 def restarted(rank: int, saved: Path) -> None:
     """A new process reshards what a checkpoint has."""
     backend = CpuBackend(name=f"emulated:{rank}")
@@ -161,6 +186,16 @@ def test_whoever_dies_at_any_step_is_named_by_all_others_who_keep_their_weights(
         last = reasons[rank].rstrip().splitlines()[-1]
         assert "WorkerError: " in last, reasons[rank]
         assert f"rank {MORTAL} is gone" in last, reasons[rank]
+
+
+@pytest.mark.parametrize("shares_memory", [True, False], ids=["shared memory", "collectives"])
+def test_groups_that_outlive_a_cut_reshard_hold_none_of_the_weights_that_were_trained(
+    shares_memory: bool,
+) -> None:
+    with pytest.raises(RanksFailed) as failed:
+        on_ranks(4, lambda rank: leaves(rank, shares_memory=shares_memory), grace_seconds=40)
+
+    assert failed.value.reasons == {MORTAL: "died without a word, exit code 3"}
 
 
 def test_a_restart_brings_both_sides_what_was_saved(tmp_path: Path) -> None:

@@ -256,6 +256,7 @@ class Presence:
 def _work_off(works: Works) -> None:
     while (work := works.get()) is not None:
         work()
+        del work  # the next may be long in coming, and this one holds its error
 
 
 def _read(link: socket.socket) -> tuple[bytes, bool]:

@@ -86,7 +86,9 @@ class Resharder:
         )
 
     def close(self) -> None:
-        """No other reshard follows."""
+        """No other reshard follows. What one that failed held, the update's weights among it, is held no
+        longer: a mark of the side stream has the error, and the error its frames."""
+        del self._stream
         self._exchanges.close()
 
     @property
