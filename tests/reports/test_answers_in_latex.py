@@ -1,11 +1,16 @@
 """With `math-verify` and answers as MATH has them, a run paid `\\boxed{2}` where the answer was `2\\sqrt{3}`,
 and nothing for the right one."""
 
+import json
 from pathlib import Path
 
 import pytest
+import yaml
+from whole_runs import SMALL_JOB, run
 
 from rljob_api.spec.workload import Data, JsonlData, Reward
+from rljob_runtime.task.data.question import Question
+from rljob_runtime.task.rewards.answer_problems import answer_problems
 from rljob_runtime.task.rewards.requests import RewardRequest
 from rljob_runtime.task.rewards.scorers import make_scorer
 
@@ -71,3 +76,28 @@ def test_equal_answers_are_right_however_they_are_written(answer: str, response:
 def test_an_answer_without_mathematics_is_an_error_and_not_a_wrong_response(answer: str) -> None:
     with pytest.raises(ValueError, match="has no mathematics in it; write a number"):
         score(answer, r"\boxed{3}")
+
+
+def test_answers_of_all_these_forms_are_no_problem_of_the_data() -> None:
+    questions = [Question(fields={}, answer=answer, entry={}) for answer in ANSWERS]
+
+    rewards = [Reward(name="m", type="math-verify")]
+
+    assert answer_problems(rewards, DATA, questions, base_dir=Path()) == []
+
+
+def test_a_run_whose_data_have_an_answer_without_mathematics_does_not_start(tmp_path: Path) -> None:
+    rows = [{"prompt": "1+1", "answer": "2"}, {"prompt": "Why?", "answer": "$$"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = {
+        **SMALL_JOB["spec"],
+        "data": {"jsonl": {"path": "rows.jsonl"}, "template": "{question}="},
+        "rewards": [{"name": "correct", "type": "math-verify"}],
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({**SMALL_JOB, "spec": spec}))
+
+    refused = run(tmp_path / "job.yaml", tmp_path / "run")
+
+    assert refused.code == 2
+    assert "spec.rewards[0]: cannot score the answer '$$' of the data" in refused.output
+    assert not (tmp_path / "run").exists()

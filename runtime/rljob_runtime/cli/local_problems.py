@@ -14,7 +14,8 @@ from rljob_plan.plan import machine_problems
 from rljob_runtime.devices.host import host_bytes
 from rljob_runtime.extensions import missing
 from rljob_runtime.report.tracking.tracker_table import tracking_problems
-from rljob_runtime.task.data.data_problems import data_problems, suite_problems
+from rljob_runtime.task.data.data_problems import checked_data, checked_suites
+from rljob_runtime.task.rewards.answer_problems import answer_problems
 from rljob_runtime.task.rewards.reward_problems import agent_problems, reward_problems
 
 SOCKET_PATH = 107
@@ -32,9 +33,13 @@ def local_problems(job: RLJob, base_dir: Path, *, alone: bool) -> list[Problem]:
     if absent := missing(spec):
         return absent
     tower = spec.model.vision is not None
+    of_data, questions = checked_data(spec.data, base_dir=base_dir, tower=tower)
+    of_suites, others = checked_suites(spec, base_dir=base_dir, tower=tower)
+    asked = [*questions, *others]
     return [
-        *data_problems(spec.data, base_dir=base_dir, tower=tower),
-        *suite_problems(spec, base_dir=base_dir, tower=tower),
+        *of_data,
+        *of_suites,
+        *answer_problems(spec.rewards, spec.data, asked, base_dir=base_dir),
         *reward_problems(spec.rewards, base_dir=base_dir),
         *agent_problems(spec.rollout.agent, base_dir=base_dir),
         *tracking_problems(spec),

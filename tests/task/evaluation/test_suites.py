@@ -19,7 +19,7 @@ from rljob_runtime.record.events import plain
 from rljob_runtime.record.metrics import Evaluated, evaluation_metrics
 from rljob_runtime.report.display.wording import suite_rows, summary_rows
 from rljob_runtime.samples.batches import BatchName
-from rljob_runtime.task.data.data_problems import data_problems, suite_problems
+from rljob_runtime.task.data.data_problems import checked_suites, data_problems
 from rljob_runtime.task.data.gym import GymItems, params_of
 from rljob_runtime.task.data.source import PromptSource, suites_of
 from rljob_runtime.task.rewards.requests import RewardRequest
@@ -178,7 +178,7 @@ def test_faults_of_suites_are_told_with_their_path(tmp_path: Path) -> None:
         {"name": "sums", "reasoningGym": {"dataset": "chain_sum"}},
     )
 
-    found = [str(problem) for problem in suite_problems(job.spec, base_dir=tmp_path)]
+    found = [str(problem) for problem in checked_suites(job.spec, base_dir=tmp_path)[0]]
 
     assert found[0].startswith(
         "spec.evaluation.suites[0].reasoningGym.dataset: is 'spell_backwards'"

@@ -21,9 +21,17 @@ from rljob_runtime.task.data.template import placeholders
 from rljob_runtime.task.pictures.processor import PLACEHOLDER, placeholder_fault
 
 
+Checked = tuple[list[Problem], list[Question]]
+"""All faults of a data section, and the questions of its good rows, of a generator the first."""
+
+
 def data_problems(data: Data, *, base_dir: Path, tower: bool = False) -> list[Problem]:
-    """All faults of the data section; base_dir: folder of the job's file; tower: whether the model sees
-    pictures."""
+    """All faults of the data section, as `checked_data` finds them."""
+    return checked_data(data, base_dir=base_dir, tower=tower)[0]
+
+
+def checked_data(data: Data, *, base_dir: Path, tower: bool = False) -> Checked:
+    """base_dir: folder of the job's file; tower: whether the model sees pictures."""
     if data.reasoning_gym is not None:
         problems, questions = gym_problems(data.reasoning_gym)
     elif data.file is not None:
@@ -36,35 +44,35 @@ def data_problems(data: Data, *, base_dir: Path, tower: bool = False) -> list[Pr
             questions = read_items(data.source, data, base_dir=base_dir, tower=tower)
             problems = []
         except ConfigError as error:
-            return [Problem("spec.data.source", str(error))]
+            return [Problem("spec.data.source", str(error))], []
     elif data.drawn is not None:
         problems, questions = [], [DrawnItems(data.drawn, seed=0)[0]]
         given = data.template.count(PLACEHOLDER) + data.template.count("{question}")
         if given != 1:
             problems = [Problem("spec.data.template", placeholder_fault(given, 1))]
     else:
-        return []  # the rules of the contract say so
-    return [
-        *problems,
-        *_template_problems(data.template, questions),
-    ]
+        return [], []  # the rules of the contract say so
+    return [*problems, *_template_problems(data.template, questions)], questions
 
 
-def suite_problems(spec: RLJobSpec, *, base_dir: Path, tower: bool = False) -> list[Problem]:
-    """All faults of the evaluation's suites, each level of theirs; otherwise as `data_problems`."""
+def checked_suites(spec: RLJobSpec, *, base_dir: Path, tower: bool = False) -> Checked:
+    """The same of the evaluation's suites, each level of theirs."""
     problems: dict[Problem, None] = {}
+    questions: list[Question] = []
     for index, suite in enumerate(spec.evaluation.suites if spec.evaluation else []):
         path = f"spec.evaluation.suites[{index}]"
         for level in suite.parts():
             data = suite.data(spec.data, level)
-            for problem in data_problems(data, base_dir=base_dir, tower=tower):
+            faults, found_here = checked_data(data, base_dir=base_dir, tower=tower)
+            questions += found_here
+            for problem in faults:
                 of_template = problem.path == "spec.data.template"
                 if of_template:
                     found = replace(problem, message=f"{problem.message} (in {path})")
                 else:
                     found = replace(problem, path=problem.path.replace("spec.data", path))
                 problems[found] = None
-    return list(problems)
+    return list(problems), questions
 
 
 def _template_problems(template: str, questions: list[Question]) -> list[Problem]:

@@ -10,6 +10,7 @@ import logging
 import math
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +70,21 @@ def _math_verify(reward: Reward, data: Data, base_dir: Path) -> Scorer:
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of alarms that are off
 
+    @lru_cache(maxsize=1024)  # a group's responses have one answer
+    def expected(answer: str) -> Any:
+        found = parse(_as_math(answer), parsing_timeout=None)
+        if not found:
+            raise ValueError(
+                f"the answer {answer!r} has no mathematics in it; write a number or an expression"
+            )
+        return found
+
     def score(request: RewardRequest) -> float:
         if request.response.strip() == request.answer.strip():
             return 1.0
-        expected = parse(_as_math(request.answer), parsing_timeout=None)
-        if not expected:
-            raise ValueError(
-                f"the answer {request.answer!r} has no mathematics in it; write a number or an expression"
-            )
+        wanted = expected(request.answer)
         found = parse(request.response, parsing_timeout=None)
-        return float(verify(expected, found, timeout_seconds=None))
+        return float(verify(wanted, found, timeout_seconds=None))
 
     return score
 
@@ -228,6 +234,14 @@ def _judge(reward: Reward, data: Data, base_dir: Path) -> Scorer:
     assert reward.judge is not None, "the rules ask for judge with type judge"
     return judge_scorer(reward.judge, deadline_seconds=reward.timeout_seconds)
 
+
+GIVEN: dict[str, Callable[[str], str]] = {
+    "math-verify": lambda answer: f"It is {_as_math(answer)}",
+    "boxes": str,
+    "count": str,
+    "dataset": str,
+}
+"""A response that gives an answer, for the types that compare the two."""
 
 SCORERS: dict[str, Callable[[Reward, Data, Path], Scorer]] = {
     "dataset": _dataset,
