@@ -32,7 +32,12 @@ def folder(tmp_path: Path) -> Path:
     """A job's folder: rows and a reward file."""
     rows = [{"prompt": f"{i}", "answer": "0"} for i in range(32)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "odd.py").write_text(REWARD)
+    (tmp_path / "odd.py").write_text("import json\nfrom scales import deep\n" + REWARD)
+    (tmp_path / "scales").mkdir()
+    (tmp_path / "scales/__init__.py").write_text("")
+    (tmp_path / "scales/deep.py").write_text("import weights\n")
+    (tmp_path / "weights.py").write_text("TWO = 2\n")
+    (tmp_path / "json.txt").write_text("nothing imports it\n")
     return tmp_path
 
 
@@ -45,6 +50,14 @@ def change_reward(folder: Path) -> None:
     (folder / "odd.py").write_text(REWARD.replace("% 2", "% 3"))
 
 
+def change_what_is_imported(folder: Path) -> None:
+    (folder / "weights.py").write_text("TWO = 3\n")
+
+
+def change_what_is_imported_from_a_package(folder: Path) -> None:
+    (folder / "scales/deep.py").write_text("TWO = 3\n")
+
+
 def change_tokenizer(folder: Path) -> None:
     (folder / "model/tokenizer.json").write_text('{"version": "2"}')
 
@@ -54,6 +67,11 @@ def change_tokenizer(folder: Path) -> None:
     [
         (add_row, r"rows\.jsonl \(spec\.data\.jsonl\.path\)"),
         (change_reward, r"odd\.py \(spec\.rewards\[0\]\.python\.path\)"),
+        (change_what_is_imported, r"weights\.py \(spec\.rewards\[0\]\.python\.path\)"),
+        (
+            change_what_is_imported_from_a_package,
+            r"scales/deep\.py \(spec\.rewards\[0\]\.python\.path\)",
+        ),
         (change_tokenizer, r"model/tokenizer\.json \(spec\.model\.path\)"),
     ],
 )

@@ -4,6 +4,7 @@ Called by `run_place`. The digests stand in the run's first event of each proces
 """
 
 from collections.abc import Iterator, Mapping
+from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ READ_BYTES = 1 << 20
 
 
 def inputs_of(job: ResolvedJob, base_dir: Path) -> dict[str, str]:
-    """Return the digest (XXH3, 128 bits) of each file that the job names, by its place in the job and its
-    path. Files that are not on this machine are left out."""
+    """Return the digest (XXH3, 128 bits) of each file that the job names, and of the user's files that one of
+    Python imports, by the place in the job and the path. Files that are not on this machine are left out."""
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     named = [
         *(place for name in SECTIONS for place in _paths(spec.get(name), f"spec.{name}")),
@@ -37,10 +38,28 @@ def inputs_of(job: ResolvedJob, base_dir: Path) -> dict[str, str]:
         ),
     ]
     return {
-        f"{place} {path}": _digest(base_dir / path)
+        f"{place} {each}": _digest(base_dir / each)
         for place, path in named
         if (base_dir / path).is_file()
+        for each in (path, *imported_files(path, base_dir))
     }
+
+
+def imported_files(path: str, base_dir: Path) -> list[str]:
+    """Return the files that a Python file imports out of its own folder, and those that these import, without
+    running any: paths like the file's own."""
+    file = base_dir / path
+    if file.suffix != ".py":
+        return []
+    finder = ModuleFinder(path=[str(file.parent)])
+    try:
+        finder.run_script(str(file))
+    except SyntaxError:  # told where it is imported
+        return []
+    modules = [module for name, module in finder.modules.items() if name != "__main__"]
+    imported = {found for module in modules if (found := getattr(module, "__file__", None))}
+    below = sorted(Path(found).relative_to(file.parent) for found in imported)
+    return [str(Path(path).parent / found) for found in below]
 
 
 def changed_inputs(events: Path, inputs: Mapping[str, str]) -> list[str]:

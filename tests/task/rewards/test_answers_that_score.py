@@ -22,7 +22,9 @@ def test_answers_without_mathematics_are_told_and_only_some_of_many_are_shown() 
     found = told(Reward(name="m", type="math-verify"), "12", *many, many[0])
 
     assert len(found) == SHOWN_ANSWERS + 1
-    assert found[0].startswith("spec.rewards[0]: cannot score the answer '' of the data: reward m: ")
+    assert found[0].startswith(
+        "spec.rewards[0]: cannot score the answer '' of the data: reward m: "
+    )
     assert "has no mathematics in it; write a number" in found[0]
     assert found[-1] == "spec.rewards[0]: 2 other answers cannot be scored either"
 

@@ -20,7 +20,6 @@ from rljob_runtime.task.data.source import read_file
 from rljob_runtime.task.data.template import placeholders
 from rljob_runtime.task.pictures.processor import PLACEHOLDER, placeholder_fault
 
-
 Checked = tuple[list[Problem], list[Question]]
 """All faults of a data section, and the questions of its good rows, of a generator the first."""
 

@@ -1,7 +1,7 @@
 """Answers of the data that a job's rewards cannot score, found before anything starts.
 
-Called by the CLI. An answer is scored as a response that gives it, in the processes that score later: some have
-no end, and are stopped at the reward's deadline.
+Called by the CLI. An answer is scored as a response that gives it, in the processes that score later: some
+have no end, and are stopped at the deadline of the reward.
 """
 
 import os
