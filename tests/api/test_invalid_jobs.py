@@ -121,6 +121,11 @@ ACROSS = [
         "has no use with engine mindspeed, only with a package's; leave it out",
     ),
     ({"spec.rewards.0.params": {}}, "spec.rewards[0].params", "has no use with type dataset"),
+    (
+        {"spec.rewards": [{"name": "a", "type": "exact", "restricted": True}]},
+        "spec.rewards[0].restricted",
+        "has no use with type exact, which evaluates nothing of a response; leave it out",
+    ),
     ({"spec.data.template": "Q:"}, "spec.data.template", "is 'Q:', the same for every prompt"),
     ({"spec.data.stop": ["a", "a"]}, "spec.data.stop", "has 'a' 2 times; keep one"),
     ({"spec.data.chat": True}, "spec.data.chat", "tiny has no chat template"),

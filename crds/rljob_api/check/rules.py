@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from rljob_api.spec.extensions import is_extension
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.spec.workload import Reward
+from rljob_api.spec.workload import RESTRICTED, Reward
 
 Rule = Callable[[RLJobSpec], Iterable[Problem]]
 
@@ -306,6 +306,12 @@ def _members(reward: Reward, path: str) -> Iterator[Problem]:
             yield Problem(f"{path}.{member}", f"has no use with type {reward.type}; leave it out")
     if reward.params is not None and not is_extension(reward.type):
         yield _no_params(path, f"type {reward.type}")
+    may = reward.type in (*RESTRICTED, "python") or is_extension(reward.type)
+    if reward.restricted is not None and not may:
+        yield Problem(
+            f"{path}.restricted",
+            f"has no use with type {reward.type}, which evaluates nothing of a response; leave it out",
+        )
     if reward.pattern is None:
         return
     try:

@@ -337,6 +337,10 @@ class PythonReward(Section):
     """Name of the function in the file."""
 
 
+RESTRICTED = ("dataset", "math-verify")
+"""Types of rewards that are restricted where the job does not say otherwise."""
+
+
 class Reward(Section):
     """One reward; a sample's reward is the weighted sum of all of them."""
 
@@ -402,6 +406,16 @@ class Reward(Section):
     )
     """What a score that failed does. `exclude`: its sample counts in no mean, advantage or loss, and neither
     do those of a group that is left with fewer than two; `zero`: the score is 0; `stop`: the run ends."""
+
+    restricted: bool | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Whether responses are scored in a process without files, network, environment and other processes, a
+    new one for each batch. Default: true for `dataset` and `math-verify`, whose libraries evaluate parts of a
+    response; of the others, `python` and a package's reward may set it."""
+
+    @property
+    def is_restricted(self) -> bool:
+        """As `restricted` says, or its default."""
+        return self.type in RESTRICTED if self.restricted is None else self.restricted
 
 
 class Batch(Section):

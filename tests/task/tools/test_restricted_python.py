@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rljob_runtime.children.restricted import CREATE_RULESET
+from rljob_runtime.children.system_calls import MACHINES, filter_program
 from rljob_runtime.task.tools.answers import Failed, TookTooLong
 from rljob_runtime.task.tools.python_tool import MAX_OUTPUT_BYTES, run_python
-from rljob_runtime.task.tools.restricted import CREATE_RULESET
-from rljob_runtime.task.tools.system_calls import MACHINES, filter_program
 
 MEMORY = 512 * 2**20
 

@@ -138,7 +138,7 @@ class RewardWorker:
 
     def score(self, batch: BatchName) -> RewardReport:
         """Score until every row of the batch has a reward. Raises RewardError where a score failed that the
-        job stops at."""
+        job stops at, GuardStop where a response has changed what scores."""
         told = ("rollout_logprobs", *self._versions) if batch.kind == "train" else ()
         report, work = RewardReport(token_columns=told), Work()
         while True:
@@ -154,6 +154,7 @@ class RewardWorker:
                 self._score_rows(claim.rows, report, trains=batch.kind == "train")
                 report.span = work.span()
             if claim.done:
+                self._pool.end_batch()
                 return self._past.keep("reward", batch, report)
 
     def past_report(self, stage: str, batch: BatchName) -> object:
@@ -177,6 +178,7 @@ class RewardWorker:
                 scored.append(self._score_candidate(list(members), report))
             if claim.done:
                 break
+        self._pool.end_batch()
         scored.sort(key=lambda group: group.rows[0].group_index)
         chosen = select_groups(
             [group.signal for group in scored],

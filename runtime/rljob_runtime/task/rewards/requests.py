@@ -17,6 +17,10 @@ class RewardRequest:
     entry: dict[str, Any]
     transcript: str = ""
 
+    def fields(self) -> dict[str, Any]:
+        """By name, as JSON has them; nothing is copied."""
+        return {name: getattr(self, name) for name in RewardRequest.__slots__}
+
 
 def last_turn(mask: Sequence[int]) -> int:
     """Where the last turn begins: behind the last token that was not drawn."""

@@ -5,18 +5,29 @@ has failed, and the request's other rewards go on in the new child.
 """
 
 import json
+import random
+import string
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rljob_api.spec.workload import Data, Reward
 from rljob_runtime.children.line_child import LineChild, StartFailed
-from rljob_runtime.errors import RewardError
+from rljob_runtime.errors import GuardStop, RewardError
 from rljob_runtime.task.rewards.requests import RewardRequest, RewardResult
 
 CHILD = "rljob_runtime.task.rewards.scorer_child"
+COMPARED = ("dataset", "math-verify")
+"""Types by which a text that answers nothing is right for few answers, if for any."""
+LETTERS = 24
+CHANGED = (
+    "The batch is not trained on; look among the samples of the last steps for what learned to do that, or "
+    "use another reward. --resume goes on from the last checkpoint"
+)
 
 __all__ = ["RewardPool", "RewardRequest", "RewardResult"]
 
@@ -43,6 +54,10 @@ class RewardPool:
             "data": data.model_dump_json(by_alias=True),
             "base_dir": str(base_dir),
         }
+        restricted = [reward for reward in rewards if reward.is_restricted]
+        self._restricts = bool(restricted)
+        self._compared = [reward.name for reward in restricted if reward.type in COMPARED]
+        self._last: dict[LineChild, RewardRequest] = {}
         number = processes if rewards else 0
         with _starting():
             self._children = [
@@ -51,7 +66,7 @@ class RewardPool:
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="reward")
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
-        """One result a request, in order."""
+        """One result a request, in order. Raises GuardStop where a response has taken hold of what scores."""
         count = max(len(self._children), 1)
         parts = [list(range(first, len(requests), count)) for first in range(count)]
         results: list[RewardResult | None] = [None] * len(requests)
@@ -59,6 +74,7 @@ class RewardPool:
         def work(child: LineChild, indices: list[int]) -> None:
             for i in indices:
                 results[i] = self._score(child, requests[i])
+                self._last[child] = requests[i]
 
         if not self._rewards:
             return [RewardResult(total=0.0, parts={}, errors={}) for _ in requests]
@@ -68,6 +84,40 @@ class RewardPool:
         ]:
             future.result()
         return [result for result in results if result is not None]
+
+    def end_batch(self) -> None:
+        """Have what comes scored by processes that know nothing of what was scored, where rewards are
+        restricted. Raises GuardStop where a text that answers nothing was right, and is wrong in such a
+        process: a response has changed what scores."""
+        last, self._last = self._last, {}
+        for child, request in last.items() if self._restricts else ():
+            text = "".join(random.choices(string.ascii_lowercase, k=LETTERS))
+            nothing = replace(request, response=text, transcript=text)
+            right = self._right(child, nothing, self._compared)
+            with _starting():
+                child.send({"renew": True})
+            if changed := right - self._right(child, nothing, right):
+                raise GuardStop(
+                    f"reward {min(changed)} found {text!r} right, which answers nothing, once it had scored "
+                    f"this batch: one of its responses has changed what scores. {CHANGED}"
+                )
+
+    def _right(self, child: LineChild, request: RewardRequest, names: Iterable[str]) -> set[str]:
+        """Which of the rewards give 1 or more, whatever their thresholds."""
+        right = set()
+        for name in names:
+            with _starting():
+                child.send({"request": request.fields(), "rewards": [name], "raw": True})
+            if self._answer(child, name).get("score", 0.0) >= 1.0:
+                right.add(name)
+        return right
+
+    def _answer(self, child: LineChild, name: str) -> dict[str, Any]:
+        """Raises GuardStop where a response has taken hold of what scores."""
+        answer = child.answer(self._rewards[name].timeout_seconds)
+        if "changed" in answer:
+            raise GuardStop(f"reward {name}: {answer['error']}. {CHANGED}")
+        return answer
 
     def stacks(self) -> dict[str, str]:
         """Where each child that scores stands, by `scorer PID`: also one that a library's code keeps busy."""
@@ -82,7 +132,7 @@ class RewardPool:
 
     def _score(self, child: LineChild, request: RewardRequest) -> RewardResult:
         left = deque(self._rewards)
-        fields = {name: getattr(request, name) for name in RewardRequest.__slots__}
+        fields = request.fields()
         parts: dict[str, float] = {}
         errors: dict[str, str] = {}
         while left:
@@ -90,8 +140,7 @@ class RewardPool:
                 child.send({"request": fields, "rewards": list(left)})
             while left:
                 name = left.popleft()
-                deadline = self._rewards[name].timeout_seconds
-                answer = child.answer(deadline)
+                answer = self._answer(child, name)
                 parts[name] = answer.get("score", 0.0)
                 if "error" in answer:
                     errors[name] = f"reward {name}: {answer['error']}"

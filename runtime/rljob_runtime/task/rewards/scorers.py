@@ -27,12 +27,18 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def make_scorer(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    """The scorer of one reward; a threshold turns its score into 0 or 1.
+    """The scorer of one reward; a threshold turns its score into 0 or 1."""
+    return with_threshold(raw_scorer(reward, data, base_dir), reward)
 
-    It is compared without tolerance: partial credit that comes a rounding error short of the whole is not
-    right, and what passes by a hair is what training finds.
-    """
-    score = SCORERS.get(reward.type, _extension)(reward, data, base_dir)
+
+def raw_scorer(reward: Reward, data: Data, base_dir: Path) -> Scorer:
+    """The same without its threshold."""
+    return SCORERS.get(reward.type, _extension)(reward, data, base_dir)
+
+
+def with_threshold(score: Scorer, reward: Reward) -> Scorer:
+    """It is compared without tolerance: partial credit that comes a rounding error short of the whole is not
+    right, and what passes by a hair is what training finds."""
     threshold = reward.threshold
     if threshold is None:
         return score
@@ -46,6 +52,9 @@ def _dataset(reward: Reward, data: Data, base_dir: Path) -> Scorer:
     own = data.reasoning_gym
     assert own is not None, "the rules ask for reasoningGym with type dataset"
     sources = {own.dataset: make_dataset(own.dataset, params_of(own), seed=0, size=1)}
+    with contextlib.suppress(Exception):  # what it imports when it first scores, forks have then
+        entry = sources[own.dataset][0]
+        sources[own.dataset].score_answer(entry["answer"], entry)
 
     def score(request: RewardRequest) -> float:
         entry = from_json(request.entry)
@@ -69,6 +78,8 @@ def _math_verify(reward: Reward, data: Data, base_dir: Path) -> Scorer:
     from math_verify import parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of alarms that are off
+    half = parse(r"\boxed{\frac{1}{2}}", parsing_timeout=None)  # imports, so that forks need not
+    verify(half, half, timeout_seconds=None)
 
     @lru_cache(maxsize=1024)  # a group's responses have one answer
     def expected(answer: str) -> Any:

@@ -16,13 +16,13 @@ import time
 from pathlib import Path
 from typing import IO
 
+from rljob_runtime.children import restricted
 from rljob_runtime.children.owned_folders import OwnedFolder
 from rljob_runtime.task.tools.answers import Failed, TookTooLong
-from rljob_runtime.task.tools.restricted import NOT_RESTRICTED
 
 MAX_OUTPUT_BYTES = 64 * 1024
 """Of stdout; a program that prints more is killed, and the answer has so much of it."""
-PROGRAM = Path(__file__).with_name("restricted.py")
+PROGRAM = Path(restricted.__file__)
 REAP_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def check_restricted() -> None:
 
 
 def _answer(text: str, status: int) -> str:
-    if status == NOT_RESTRICTED:
+    if status == restricted.NOT_RESTRICTED:
         raise Failed(f"the process could not be restricted: {text}")
     if status < 0:
         raise Failed(f"{text}\nkilled by {signal.Signals(-status).name}".strip())

@@ -1,8 +1,9 @@
-"""The program of the restricted process: takes its own rights away, then runs what stdin says.
+"""A process that takes its own rights away: no files, network, other processes, and so much memory.
 
-Started by `python_tool` as a file of its own, in an empty folder with an empty environment; imports nothing
-of rljob but `system_calls` beside it. stdin: JSON with code, memory_bytes and cpu_seconds. Exit status 0: the
-code ended; 1: it failed, and its error is the last line of stdout; 3: the rights could not be taken away.
+`restrict` is for a fork that scores what models write. As a program, it runs what stdin says: started by
+`python_tool` as a file of its own, in an empty folder with an empty environment; imports nothing of rljob but
+`system_calls` beside it. stdin: JSON with code, memory_bytes and cpu_seconds. Exit status 0: the code ended;
+1: it failed, and its error is the last line of stdout; 3: the rights could not be taken away.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import signal
 import struct
 import sys
 import traceback
+from collections.abc import Iterable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -29,13 +31,14 @@ ALL_ACCESS, READ_ACCESS, READ_FILE = (1 << 13) - 1, 0b1101, 0b100
 
 def main() -> None:
     """Restrict this process, run the code, say how it failed."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     request = json.loads(sys.stdin.buffer.read())
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.update(dict.fromkeys(THREADS_OF_LIBRARIES, "1"))
+    seconds = request["cpu_seconds"]
     try:
-        _restrict(libc, request["memory_bytes"], request["cpu_seconds"])
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        restrict(memory_bytes=request["memory_bytes"], readable=[os.getcwd(), *sys.path])
     except OSError as error:
         print(f"{error.strerror or error}", flush=True)  # noqa: T201
         os._exit(NOT_RESTRICTED)
@@ -58,31 +61,36 @@ def _run(code: str) -> int:
     return status
 
 
-def _restrict(libc: ctypes.CDLL, memory_bytes: int, cpu_seconds: int) -> None:
+def restrict(*, memory_bytes: int, readable: Iterable[str], file_bytes: int = 0) -> None:
+    """Take rights away from this process for good: it reads Python's and the system's libraries alone, where
+    the kernel has Landlock, writes no file, and reaches no network and no other process.
+
+    memory_bytes: of its addresses. readable: more folders. file_bytes: of what it still writes to files that
+    are open. Raises OSError where the kernel, or the machine, cannot.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
     program = _filter_program()
     for what, limit in (
         (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_CPU, cpu_seconds),
         (resource.RLIMIT_NOFILE, OPEN_FILES),
-        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_FSIZE, file_bytes),
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(what, (limit, limit))
     _check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    _show_python_alone(libc)
+    _show_python_alone(libc, readable)
     _check(libc.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)))  # version 3, nothing
     held = ctypes.create_string_buffer(program, len(program))
     described = struct.pack("@HP", len(program) // 8, ctypes.addressof(held))
     _check(libc.prctl(PR_SET_SECCOMP, 2, described, 0, 0))
 
 
-def _show_python_alone(libc: ctypes.CDLL) -> None:
-    """Only the interpreter's and the system's libraries can be read, where the kernel has Landlock."""
+def _show_python_alone(libc: ctypes.CDLL, readable: Iterable[str]) -> None:
     handled = struct.pack("=Q", ALL_ACCESS)
     ruleset = libc.syscall(CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
     if ruleset < 0:
         return
-    roots = {sys.prefix, sys.base_prefix, "/usr", "/lib", "/lib64", os.getcwd(), *sys.path}
+    roots = {sys.prefix, sys.base_prefix, "/usr", "/lib", "/lib64", *readable}
     files = ("/dev/null", "/dev/urandom", "/etc/localtime", "/etc/ld.so.cache")
     for path, access in [
         *((root, READ_ACCESS) for root in roots if os.path.isdir(root)),

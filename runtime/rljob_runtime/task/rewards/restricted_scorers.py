@@ -1,0 +1,175 @@
+"""Scores that are computed in a fork without rights, a new one for each batch. Used by `scorer_child`.
+
+Libraries that compare an answer with a response evaluate parts of it: a response may be a program. There it
+reaches no file, no network, no other process and no environment, and what it changes ends with its batch.
+"""
+
+import contextlib
+import faulthandler
+import json
+import math
+import os
+import resource
+import select
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from rljob_runtime.children.forked_children import end_with_parent
+from rljob_runtime.children.restricted import restrict
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.task.rewards.requests import RewardRequest
+from rljob_runtime.task.rewards.scorers import Scorer
+
+MEMORY_BYTES = 1 << 30
+"""Beyond what the process has when it is forked."""
+ANSWER_BYTES = 64 << 10
+ERROR_CHARACTERS = 2000
+STACKS_BYTES = 1 << 20
+READY = b"ready"
+
+
+class RestrictedScorers:
+    """The fork, as its parent sees it. scorers: by name, made before. stacks: the file that it writes its
+    stacks to at SIGUSR1. readable: folders that it reads beside Python's own. Raises ConfigError where the
+    kernel cannot restrict it."""
+
+    def __init__(
+        self, scorers: Mapping[str, Scorer], *, stacks: int, readable: Sequence[str]
+    ) -> None:
+        self._scorers, self._stacks, self._readable = scorers, stacks, readable
+        self._pid = 0
+        self._begin()
+
+    def score(self, name: str, request: RewardRequest) -> dict[str, Any]:
+        """`score`, a finite number, or `error`, which is `changed` where a response has taken hold of the
+        fork."""
+        if not self._pid:
+            self._begin()
+        if self._says_more():
+            return self._broken("it wrote before it was asked")
+        line = json.dumps({"name": name, "request": request.fields()}).encode() + b"\n"
+        with contextlib.suppress(BrokenPipeError):  # the answer tells what became of it
+            while line:
+                line = line[os.write(self._asks, line) :]
+        answer = self._line()
+        if answer is None:
+            return {"error": f"ended its process with exit status {self._end()}"}
+        if self._says_more():
+            return self._broken("it wrote more than an answer")
+        return _checked(answer) or self._broken(f"it answered {answer[:80]!r}")
+
+    def renew(self) -> None:
+        """What comes is scored by a new fork, which knows nothing of what was scored."""
+        self._end()
+        self._begin()
+
+    def tell_stacks(self) -> None:
+        """Have it write its stacks."""
+        if self._pid:
+            os.kill(self._pid, signal.SIGUSR1)
+
+    def _begin(self) -> None:
+        asked, self._asks = os.pipe()
+        self._answers, answers = os.pipe()
+        self._pid = os.fork()
+        if not self._pid:
+            self._live(asked, answers)
+        os.close(asked)
+        os.close(answers)
+        if (said := self._line()) != READY:
+            self._end()
+            why = said.decode(errors="replace") if said else "it ended"
+            raise ConfigError(f"cannot be restricted on this machine: {why}")
+
+    def _end(self) -> int:
+        """Kill it; returns its exit status."""
+        if not self._pid:
+            return 0
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        _, status = os.waitpid(self._pid, 0)
+        self._pid = 0
+        os.close(self._asks)
+        os.close(self._answers)
+        return os.waitstatus_to_exitcode(status)
+
+    def _broken(self, why: str) -> dict[str, Any]:
+        self._end()
+        return {"error": f"a response has changed the process that scores: {why}", "changed": True}
+
+    def _line(self) -> bytes | None:
+        """None where it has ended, or says more than an answer has."""
+        line = b""
+        while not line.endswith(b"\n"):
+            data = os.read(self._answers, ANSWER_BYTES)
+            line += data
+            if not data or len(line) > ANSWER_BYTES:
+                return None
+        return line[:-1]
+
+    def _says_more(self) -> bool:
+        return bool(select.select([self._answers], [], [], 0)[0])
+
+    def _live(self, asked: int, answers: int) -> NoReturn:
+        """The fork's life, which ends with its parent's."""
+        try:
+            end_with_parent()
+            faulthandler.unregister(signal.SIGUSR1)
+            faulthandler.register(signal.SIGUSR1, file=self._stacks, all_threads=True)
+            os.environ.clear()
+            try:
+                _keep_only({asked, answers, self._stacks})
+                restrict(
+                    memory_bytes=_own_bytes() + MEMORY_BYTES,
+                    readable=self._readable,
+                    file_bytes=STACKS_BYTES,
+                )
+            except OSError as error:
+                os.write(answers, f"{error.strerror or error}\n".encode())
+                os._exit(1)
+            os.write(answers, READY + b"\n")
+            with open(asked, "rb") as lines:
+                for line in lines:
+                    task = json.loads(line)
+                    request = RewardRequest(**task["request"])
+                    said = answer_of(self._scorers[task["name"]], request)
+                    os.write(answers, json.dumps(said).encode() + b"\n")
+        finally:
+            os._exit(1)
+
+
+def answer_of(scorer: Scorer, request: RewardRequest) -> dict[str, Any]:
+    """`score` or `error`."""
+    try:
+        return {"score": scorer(request)}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]}
+
+
+def _checked(answer: bytes) -> dict[str, Any] | None:
+    """None for what is no answer."""
+    try:
+        said = json.loads(answer)
+        if "error" in said:
+            return {"error": str(said["error"])[:ERROR_CHARACTERS]}
+        score = float(said["score"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return {"score": score} if math.isfinite(score) else {"error": f"the score is {score}"}
+
+
+def _keep_only(files: set[int]) -> None:
+    """Of this process' open files; standard ones are nowhere."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nowhere, number)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number not in files:
+            with contextlib.suppress(OSError):  # that of the listing
+                os.close(number)
+
+
+def _own_bytes() -> int:
+    with open("/proc/self/statm") as pages:
+        return int(pages.read().split()[0]) * resource.getpagesize()
