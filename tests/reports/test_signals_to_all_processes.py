@@ -1,6 +1,7 @@
 """A SIGTERM to all processes of a run, as service managers send it, ended its workers first: a minute later
 it was over, without the steps since the last checkpoint. A Ctrl-C in its first seconds was a traceback."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -54,8 +55,9 @@ def test_a_signal_while_the_workers_process_begins_ends_the_run_in_order(
 def forkserver(process: subprocess.Popen[str]) -> psutil.Process | None:
     """That of a run: what it forks its workers from."""
     for child in psutil.Process(process.pid).children():
-        if "multiprocessing.forkserver" in " ".join(child.cmdline()):
-            return child
+        with contextlib.suppress(psutil.Error):  # one that ends meanwhile
+            if "multiprocessing.forkserver" in " ".join(child.cmdline()):
+                return child
     return None
 
 

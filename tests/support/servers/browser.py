@@ -27,6 +27,14 @@ FLAGS = (
 )  # fmt: skip
 
 
+NAVIGATED = "Inspected target navigated or closed"
+"""What Chromium answers to a question that was put to a page on its way to another one."""
+
+
+class Navigated(Exception):
+    """The page went elsewhere before it answered."""
+
+
 class Browser:
     """One page. errors: what its console said of errors, exceptions and refused requests."""
 
@@ -56,6 +64,8 @@ class Browser:
         while True:
             message = json.loads(self._socket.recv())
             if message.get("id") == wanted:
+                if message.get("error", {}).get("message") == NAVIGATED:
+                    raise Navigated(message)
                 assert "error" not in message, message
                 return dict(message["result"])
             self._note(message)
@@ -93,7 +103,10 @@ class Browser:
             f"(() => {{ try {{ return Boolean({condition}); }} catch {{ return false; }} }})()"
         )
         deadline = time.monotonic() + seconds
-        while not self.tell(guarded):
+        while True:
+            with contextlib.suppress(Navigated):  # the page before this one is gone
+                if self.tell(guarded):
+                    return
             assert time.monotonic() < deadline, (
                 f"not within {seconds:g} s: {condition}; {self.errors}"
             )

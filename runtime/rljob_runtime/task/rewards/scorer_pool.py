@@ -5,7 +5,7 @@ has failed, and the request's other rewards go on in the new child.
 """
 
 import json
-import random
+import secrets
 import string
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -91,7 +91,7 @@ class RewardPool:
         process: a response has changed what scores."""
         last, self._last = self._last, {}
         for child, request in last.items() if self._restricts else ():
-            text = "".join(random.choices(string.ascii_lowercase, k=LETTERS))
+            text = "".join(secrets.choice(string.ascii_lowercase) for _ in range(LETTERS))
             nothing = replace(request, response=text, transcript=text)
             right = self._right(child, nothing, self._compared)
             with _starting():
