@@ -25,8 +25,12 @@ OPEN_FILES = 64
 THREADS_OF_LIBRARIES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # Landlock; the numbers of all machines
-ALL_ACCESS, READ_ACCESS, READ_FILE = (1 << 13) - 1, 0b1101, 0b100
-"""Landlock's first version: execute, write, read files, list folders, remove and make of each kind."""
+READ_ACCESS, READ_FILE = 0b1101, 0b100
+OF_FILES = {1: 13, 2: 14, 3: 15, 5: 16}
+"""How many rights on files Landlock knows, from which version on: execute, write, read files, list folders,
+remove and make of each kind; then to link, to truncate, and commands of devices."""
+OF_NETWORK, OF_SCOPES = (4, 0b11), (6, 0b11)
+"""From which version it holds back TCP, and signals and sockets of processes outside."""
 
 
 def main() -> None:
@@ -86,10 +90,14 @@ def restrict(*, memory_bytes: int, readable: Iterable[str], file_bytes: int = 0)
 
 
 def _show_python_alone(libc: ctypes.CDLL, readable: Iterable[str]) -> None:
-    handled = struct.pack("=Q", ALL_ACCESS)
-    ruleset = libc.syscall(CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
-    if ruleset < 0:
+    version = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
+    if version < 1:
         return
+    rights = max(number for since, number in OF_FILES.items() if version >= since)
+    more = [held if version >= since else 0 for since, held in (OF_NETWORK, OF_SCOPES)]
+    handled = struct.pack("=QQQ", (1 << rights) - 1, *more)
+    ruleset = libc.syscall(CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
+    _check(min(ruleset, 0))
     roots = {sys.prefix, sys.base_prefix, "/usr", "/lib", "/lib64", *readable}
     files = ("/dev/null", "/dev/urandom", "/etc/localtime", "/etc/ld.so.cache")
     for path, access in [

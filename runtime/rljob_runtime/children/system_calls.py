@@ -2,7 +2,7 @@
 
 Called by `restricted`. Numbers are of the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl and
 include/uapi/asm-generic/unistd.h). Whatever is not named stays allowed: the filter takes away network,
-processes, writing of files and signals, and what would lead around that.
+processes and threads, writing of files and signals, and what would lead around that.
 """
 
 import errno
@@ -10,23 +10,25 @@ import os
 import struct
 from dataclasses import dataclass
 
-CLONE_THREAD = 0x10000
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
 LOAD, EQUAL, SET, RETURN = 0x20, 0x15, 0x45, 0x06  # BPF: ld [k], jeq #k, jset #k, ret #k
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
+SIGNALLING = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: whom a file signals
+TERMINAL = (0x8901, 0x8902, 0x5412, 0x541C)  # FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """audit: its AUDIT_ARCH. refused: calls that fail. unknown: calls that it seems not to have, so that the
-    C library takes older ones. flags: calls by the argument that has flags of opening. clone: its number."""
+    C library takes older ones. flags: calls by the argument that has flags of opening. commands: values of
+    the second argument that fail, by call."""
 
     audit: int
     refused: tuple[int, ...]
     unknown: tuple[int, ...]
     flags: dict[int, int]
-    clone: int
+    commands: dict[int, tuple[int, ...]]
 
 
 # fmt: off
@@ -37,7 +39,8 @@ MACHINES = {
     "x86_64": Machine(
         audit=0xC000003E,
         refused=(
-            41, 53, 57, 58, 59, 322,  # socket, socketpair, fork, vfork, execve, execveat
+            41, 53, 56, 57, 58, 59, 322,  # socket, socketpair, clone, fork, vfork, execve, execveat
+            109, 112, 142, 144, 251, 256, 279, 314,  # groups, schedulers and memory of processes
             62, 200, 234, 129, 297, 101, 310, 311,  # signals, ptrace, other processes' memory
             85, 82, 264, 316, 83, 258, 84, 86, 265, 87, 263, 88, 266, 133, 259,  # names of files
             90, 91, 268, 92, 93, 94, 260, 76, 77, 132, 235, 261, 280,  # modes, owners, sizes, times
@@ -49,12 +52,13 @@ MACHINES = {
         ),
         unknown=(435, 437),  # clone3, openat2
         flags={2: 1, 257: 2},  # open, openat
-        clone=56,
+        commands={72: SIGNALLING, 16: TERMINAL},  # fcntl, ioctl
     ),
     "aarch64": Machine(
         audit=0xC00000B7,
         refused=(
-            198, 199, 221, 281,  # socket, socketpair, execve, execveat
+            198, 199, 220, 221, 281,  # socket, socketpair, clone, execve, execveat
+            154, 157, 118, 119, 30, 238, 239, 274,
             129, 130, 131, 138, 240, 117, 270, 271,
             38, 276, 34, 37, 35, 36, 33,
             52, 53, 54, 55, 45, 46, 88,
@@ -66,7 +70,7 @@ MACHINES = {
         ),
         unknown=(435, 437),
         flags={56: 2},
-        clone=220,
+        commands={25: SIGNALLING, 29: TERMINAL},
     ),
 }
 # fmt: on
@@ -88,7 +92,9 @@ def filter_program(machine: str) -> bytes | None:
         code += [(EQUAL, 0, 1, number), (RETURN, 0, 0, unknown)]
     for number, place in known.flags.items():
         code += _with_argument(number, place, [(SET, 0, 1, WRITES), (RETURN, 0, 0, refuse)])
-    code += _with_argument(known.clone, 0, [(SET, 1, 0, CLONE_THREAD), (RETURN, 0, 0, refuse)])
+    for number, values in known.commands.items():
+        steps = [step for v in values for step in ((EQUAL, 0, 1, v), (RETURN, 0, 0, refuse))]
+        code += _with_argument(number, 1, steps)
     code += [(RETURN, 0, 0, ALLOW)]
     return b"".join(struct.pack("=HBBI", *step) for step in code)
 

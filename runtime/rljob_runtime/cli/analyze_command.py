@@ -14,14 +14,13 @@ def analyze(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Name what a run's steps wait for, what it costs, and the change of the job that would help."""
-    from rich.console import Console
-
     from rljob_runtime.report.analysis.analysis_text import analysis_json, analysis_tables
     from rljob_runtime.report.analysis.run import analyze_run
+    from rljob_runtime.report.display.console import TerminalConsole
 
     with errors_end_it():
         found = analyze_run(run)
     if as_json:
         print_text(json.dumps(analysis_json(found), indent=2))
     else:
-        Console().print(*analysis_tables(found), sep="\n", highlight=False)
+        TerminalConsole().print(*analysis_tables(found), sep="\n", highlight=False)

@@ -30,8 +30,7 @@ def diff(
     ] = None,
 ) -> None:
     """Compare two runs: their jobs, metrics, times and held-out accuracies."""
-    from rich.console import Console
-
+    from rljob_runtime.report.display.console import TerminalConsole
     from rljob_runtime.report.display.run_diff import Run, diff_json, diff_runs, diff_tables
 
     with errors_end_it():
@@ -43,7 +42,7 @@ def diff(
     if as_json:
         print_text(json.dumps(diff_json(found), indent=2))
     else:
-        Console().print(*diff_tables(found), sep="\n", highlight=False)
+        TerminalConsole().print(*diff_tables(found), sep="\n", highlight=False)
     if page:
         from rljob_runtime.report.display.overlay import render_overlay
 

@@ -12,6 +12,7 @@ import typer
 
 from rljob_api.spec.exit_codes import ExitCode
 from rljob_api.spec.problems import InvalidJob, Problem
+from rljob_api.spec.terminal_text import printable
 from rljob_runtime.errors import ConfigError, RljobError
 
 if TYPE_CHECKING:
@@ -91,12 +92,12 @@ def end_with(problems: Iterable[Problem]) -> NoReturn:
 
 def print_text(text: str) -> None:
     """What was asked for."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{printable(text)}\n")
 
 
 def say(text: str) -> None:
     """What is beside it."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{printable(text)}\n")
 
 
 def note(text: str) -> None:

@@ -15,6 +15,7 @@ from rljob_runtime.cli.cluster.cluster_commands import (
     Namespace,
     watched_job,
 )
+from rljob_runtime.cli.output import print_text, say
 
 if TYPE_CHECKING:
     from rljob_runtime.report.watch.runs import WatchedRun
@@ -50,7 +51,7 @@ def watch(
 ) -> None:
     """Show a run live, as `rljob run` does, and exit as it does; Ctrl-C leaves the run alone."""
     if not web and (port is not None or host is not None):
-        _say("--port and --host are for the page; add --web or leave them out")
+        say("--port and --host are for the page; add --web or leave them out")
         raise typer.Exit(ExitCode.INVALID)
     with _watched(run, namespace, context, web=web) as found:
         raise typer.Exit(_serve(found, host, port) if web else _show(found, wait))
@@ -69,7 +70,7 @@ def _watched(
     from rljob_runtime.report.watch.runs import LocalRun
 
     if directory.is_file():
-        _say(f"{directory} is a file; name the folder of a run")
+        say(f"{directory} is a file; name the folder of a run")
         raise typer.Exit(ExitCode.INVALID)
     yield LocalRun(directory) if web else LocalRun(directory, tail_bytes=TAIL_BYTES)
 
@@ -83,19 +84,19 @@ def _show(run: "WatchedRun", patience_seconds: float) -> int:
         run,
         lambda earlier: display_after(earlier, report=run.report),
         patience_seconds=patience_seconds,
-        tell=_say,
+        tell=say,
     )
     try:
         code = watch.until_the_end()
     except KeyboardInterrupt:
-        _say(f"{run.place}: no longer watched; the run goes on")
+        say(f"{run.place}: no longer watched; the run goes on")
         return ExitCode.KILLED
     except ClusterError:
         raise  # said by whoever reached the cluster
     except RljobError as error:
-        _say(str(error))
+        say(str(error))
         return ExitCode.INVALID if isinstance(error, ConfigError) else ExitCode.FAILED
-    sys.stdout.write(f"{run.place}: the run ended with exit status {code}\n")
+    print_text(f"{run.place}: the run ended with exit status {code}")
     return code
 
 
@@ -115,7 +116,7 @@ def _serve(run: "WatchedRun", host: str | None, port: int | None) -> int:
     try:
         listening, number = server.start()
     except (OSError, OverflowError) as error:
-        _say(f"cannot listen on {host}, port {port}: {error}; name others with --host and --port")
+        say(f"cannot listen on {host}, port {port}: {error}; name others with --host and --port")
         return ExitCode.INVALID
     address = f"http://{listening}:{number}/#token={token}"
     sys.stdout.write(f"{run.place}: {address}  (Ctrl-C ends the page, not the run)\n")
@@ -124,7 +125,3 @@ def _serve(run: "WatchedRun", host: str | None, port: int | None) -> int:
         threading.Event().wait()
     server.stop()
     return 0
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")

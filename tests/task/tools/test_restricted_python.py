@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import platform
 import signal
 import time
 from pathlib import Path
@@ -70,12 +71,38 @@ def test_a_program_that_fails_answers_its_output_and_its_error() -> None:
         "import os\nos.mkdir('a')",
         "import os\nos.memfd_create('a')",
         "import resource, os\nresource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
+        "import fcntl, os\nfcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, os.getppid())",
+        "import fcntl, os\nfcntl.fcntl(os.pipe()[0], 10, 9)",
+        "import fcntl, os\nfcntl.ioctl(os.pipe()[0], 0x8901, os.getppid().to_bytes(4, 'little'))",
+        "import os\nos.sched_setscheduler(os.getppid(), os.SCHED_IDLE, os.sched_param(0))",
+        "import os\nos.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
+        "import os\nos.setsid()",
     ],
 )
 def test_processes_network_signals_and_writing_are_refused(code: str) -> None:
     error = error_of(code)
 
     assert "Operation not permitted" in error or "Permission denied" in error
+
+
+IO_PRIORITY = {"x86_64": 251, "aarch64": 30}
+
+
+def test_a_program_cannot_slow_down_what_its_parent_reads() -> None:
+    if platform.machine() not in IO_PRIORITY:
+        pytest.skip(f"no filter for {platform.machine()}")
+    call = f"libc.syscall({IO_PRIORITY[platform.machine()]}, 1, os.getppid(), 3 << 13)"
+    code = "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+
+    assert said(f"{code}print({call}, os.strerror(ctypes.get_errno()))") == (
+        "-1 Operation not permitted"
+    )
+
+
+def test_a_program_has_one_thread() -> None:
+    code = "import threading\nthreading.Thread(target=print).start()"
+
+    assert error_of(code) == "RuntimeError: can't start new thread"
 
 
 def test_files_of_others_cannot_be_changed(tmp_path: Path) -> None:

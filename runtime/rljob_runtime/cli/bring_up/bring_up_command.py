@@ -132,4 +132,4 @@ def _conclude(record: Record, out: Path, console: "Console") -> None:
     else:
         why = ", ".join(failed) or f"{len(skipped)} checks did not run"
         text = f"did not pass on {record.accelerator}: {why}"
-    console.print(f"{text}; {out} has versions, figures and first errors", markup=False)
+    console.print(f"{text}; {out} has versions, figures and first errors")

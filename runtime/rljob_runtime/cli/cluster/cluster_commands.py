@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from rljob_api.spec.exit_codes import ExitCode
+from rljob_runtime.cli.output import print_text, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -221,12 +222,11 @@ def asked_cluster(
 
 def console_of() -> "Console":
     """The terminal, or plain text of a fixed width."""
-    from rich.console import Console
-
     from rljob_runtime.cli.cluster.job_page import WIDTH
+    from rljob_runtime.report.display.console import TerminalConsole
 
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
+    console = TerminalConsole(highlight=False)
+    return console if console.is_terminal else TerminalConsole(highlight=False, width=WIDTH)
 
 
 def _now() -> float:
@@ -239,10 +239,5 @@ def _refuse(text: str) -> NoReturn:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+    print_text(text)
     sys.stdout.flush()
-
-
-def say(text: str) -> None:
-    """A line for people, beside the output."""
-    sys.stderr.write(f"{text}\n")

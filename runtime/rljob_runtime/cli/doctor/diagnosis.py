@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from rljob_api.spec.rljob import RLJob
 from rljob_runtime.cli.cluster.api_calls import Calls
-from rljob_runtime.cli.cluster.cluster_commands import say
 from rljob_runtime.cli.cluster.exec import run_remotely
 from rljob_runtime.cli.doctor.cluster_facts import Manifest, Unseen
 from rljob_runtime.cli.doctor.examine import examine
@@ -17,6 +16,7 @@ from rljob_runtime.cli.doctor.probe.judge import judge
 from rljob_runtime.cli.doctor.probe.plan import Options, Plan, plan_of
 from rljob_runtime.cli.doctor.probe.pods import CONTAINER, LATER_SECONDS
 from rljob_runtime.cli.doctor.rights import look_for_probe_rights
+from rljob_runtime.cli.output import say
 from rljob_runtime.errors import ClusterError
 
 

@@ -14,8 +14,8 @@ from rljob_runtime.cli.cluster.cluster_commands import (
     Namespace,
     asked_cluster,
     console_of,
-    say,
 )
+from rljob_runtime.cli.output import say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

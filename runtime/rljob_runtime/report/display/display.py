@@ -7,6 +7,7 @@ from typing import Protocol
 from rich.console import Console
 
 from rljob_runtime.record.event_types import Event
+from rljob_runtime.report.display.console import TerminalConsole
 from rljob_runtime.report.display.history import TAIL_BYTES, RunHistory
 from rljob_runtime.report.display.plain import PlainDisplay
 from rljob_runtime.report.display.terminal import LiveDisplay
@@ -41,7 +42,7 @@ def display_after(
 ) -> Display:
     """A live display on a terminal, plain lines elsewhere; NO_COLOR and TERM=dumb are honoured through
     rich. earlier: what it takes up silently."""
-    console = console or Console()
+    console = console or TerminalConsole()
     if not console.is_terminal or console.is_dumb_terminal:
         return PlainDisplay(console.file, report=report, earlier=earlier)
     return LiveDisplay(console, report=report, earlier=earlier)

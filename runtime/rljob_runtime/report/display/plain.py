@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import IO
 
+from rljob_api.spec.terminal_text import printable
 from rljob_runtime.record.event_types import (
     AlarmEvent,
     BestEvent,
@@ -98,7 +99,7 @@ class PlainDisplay:
             self._say(f"  next: {one_line(hint)}")
 
     def _say(self, line: str) -> None:
-        self._stream.write(line + "\n")
+        self._stream.write(printable(line) + "\n")
         self._stream.flush()
 
     def _line(self, event: Event) -> str | None:
