@@ -146,7 +146,7 @@ WRONG = [
         (
             {"spec.checkpoint.storage": {"remote": {"uri": uri}}},
             "spec.checkpoint.storage.remote.uri",
-            f"is '{uri}'; write s3://BUCKET/PREFIX or file:///PATH",
+            f"is '{uri.replace('key:secret', '***')}'; write s3://BUCKET/PREFIX or file:///PATH",
         )
         for uri in ("s3://key:secret@bucket/a", "s3://bucket/../a", "ftp://host/a", "file://a")
     ),

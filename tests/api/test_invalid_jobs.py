@@ -381,6 +381,15 @@ ACROSS = [
         "is 'judge:8000'; begin with http:// or https://",
     ),
     (
+        {
+            "spec.rewards.0.type": "http",
+            "spec.rewards.0.http": {"url": "https://me:secret@judge:8000/score"},
+        },
+        "spec.rewards[0].http.url",
+        "is 'https://***@judge:8000/score'; begin with http:// or https://, without spaces, user and "
+        "password; tokenVariable names the variable of a token",
+    ),
+    (
         {DEVICES: 3},
         "spec.batch.globalBatchSize",
         "16 prompts cannot be shared evenly by 3 ",

@@ -4,6 +4,7 @@ Called by `load`. Paths are written with the keys of the YAML.
 """
 
 import difflib
+import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -111,8 +112,13 @@ def _describe(kind: str, value: Any, limits: dict[str, Any], message: str) -> st
     return f"is {shown}; {message[0].lower()}{message[1:]}"
 
 
+PASSWORD = re.compile(r"(?<=://)[^\s/?#@]*@")
+"""User and password of an address."""
+
+
 def show(value: Any) -> str:
-    """A value as it is written in a message: short, text in quotes, mappings by their kind."""
+    """A value as it is written in a message: short, text in quotes, mappings by their kind, an address
+    without its password."""
     if isinstance(value, dict):
         return "a mapping of keys" if value else "an empty mapping"
     if isinstance(value, list):
@@ -121,7 +127,7 @@ def show(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value)) if value else "0"
-    text = repr(value)
+    text = PASSWORD.sub("***@", repr(value))
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

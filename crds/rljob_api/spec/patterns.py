@@ -14,7 +14,8 @@ WORDS = {
     "letter or digit first and last",
     r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$": "write DOMAIN/NAME, e.g. "
     "huawei.com/Ascend910",
-    r"^https?://[^\s]+$": "begin with http:// or https://, without spaces",
+    r"^https?://[^\s/?#@]+([/?#][^\s]*)?$": "begin with http:// or https://, without spaces, user and "
+    "password; tokenVariable names the variable of a token",
     r"^https?://[-A-Za-z0-9.:\[\]]+(/[-A-Za-z0-9_./]*)?$": "write http://HOST or https://HOST, where need be "
     "with port and path, without user and password",
     r"^(s3://[a-z0-9][-a-z0-9.]+|file:///[A-Za-z0-9_][-A-Za-z0-9_.]*)(/[A-Za-z0-9_][-A-Za-z0-9_.]*)*$": (

@@ -10,7 +10,10 @@ from pydantic import Field
 from rljob_api.spec.engines import Dtype, UpdateParallelism
 from rljob_api.spec.section import Section
 
-Url = Annotated[str, Field(min_length=8, max_length=2048, pattern=r"^https?://[^\s]+$")]
+Url = Annotated[
+    str, Field(min_length=8, max_length=2048, pattern=r"^https?://[^\s/?#@]+([/?#][^\s]*)?$")
+]
+"""With no place for a password."""
 Variable = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
