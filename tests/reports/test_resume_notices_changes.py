@@ -35,7 +35,9 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "odd.py").write_text("import json\nfrom scales import deep\n" + REWARD)
     (tmp_path / "scales").mkdir()
     (tmp_path / "scales/__init__.py").write_text("")
-    (tmp_path / "scales/deep.py").write_text("import weights\n")
+    (tmp_path / "scales/deep.py").write_text("import weights\nfrom .below import more\n")
+    (tmp_path / "scales/below").mkdir()  # without a file of its own
+    (tmp_path / "scales/below/more.py").write_text("import odd\n")
     (tmp_path / "weights.py").write_text("TWO = 2\n")
     (tmp_path / "json.txt").write_text("nothing imports it\n")
     return tmp_path
@@ -58,6 +60,10 @@ def change_what_is_imported_from_a_package(folder: Path) -> None:
     (folder / "scales/deep.py").write_text("TWO = 3\n")
 
 
+def change_what_is_imported_from_a_folder(folder: Path) -> None:
+    (folder / "scales/below/more.py").write_text("TWO = 3\n")
+
+
 def change_tokenizer(folder: Path) -> None:
     (folder / "model/tokenizer.json").write_text('{"version": "2"}')
 
@@ -71,6 +77,10 @@ def change_tokenizer(folder: Path) -> None:
         (
             change_what_is_imported_from_a_package,
             r"scales/deep\.py \(spec\.rewards\[0\]\.python\.path\)",
+        ),
+        (
+            change_what_is_imported_from_a_folder,
+            r"scales/below/more\.py \(spec\.rewards\[0\]\.python\.path\)",
         ),
         (change_tokenizer, r"model/tokenizer\.json \(spec\.model\.path\)"),
     ],

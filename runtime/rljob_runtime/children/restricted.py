@@ -41,7 +41,7 @@ def main() -> None:
     os.environ.update(dict.fromkeys(THREADS_OF_LIBRARIES, "1"))
     seconds = request["cpu_seconds"]
     try:
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        _limit(resource.RLIMIT_CPU, seconds)
         restrict(memory_bytes=request["memory_bytes"], readable=[os.getcwd(), *sys.path])
     except OSError as error:
         print(f"{error.strerror or error}", flush=True)  # noqa: T201
@@ -80,13 +80,19 @@ def restrict(*, memory_bytes: int, readable: Iterable[str], file_bytes: int = 0)
         (resource.RLIMIT_FSIZE, file_bytes),
         (resource.RLIMIT_CORE, 0),
     ):
-        resource.setrlimit(what, (limit, limit))
+        _limit(what, limit)
     _check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     _show_python_alone(libc, readable)
     _check(libc.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)))  # version 3, nothing
     held = ctypes.create_string_buffer(program, len(program))
     described = struct.pack("@HP", len(program) // 8, ctypes.addressof(held))
     _check(libc.prctl(PR_SET_SECCOMP, 2, described, 0, 0))
+
+
+def _limit(what: int, most: int) -> None:
+    held = resource.getrlimit(what)[1]
+    most = most if held == resource.RLIM_INFINITY else min(most, held)
+    resource.setrlimit(what, (most, most))
 
 
 def _show_python_alone(libc: ctypes.CDLL, readable: Iterable[str]) -> None:

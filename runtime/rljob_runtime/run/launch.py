@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from rljob_api.spec.exit_codes import ExitCode
+from rljob_api.spec.terminal_text import printable
 from rljob_api.topology.resolved import ResolvedJob, resolve
 from rljob_runtime.children.owned_folders import MemoryFolder
 from rljob_runtime.dock.address import DockAddress
@@ -129,7 +130,7 @@ def _run_there(
         display.close()
         log.close()
     if ending.message:
-        sys.stderr.write(f"{ending.message}\n")
+        sys.stderr.write(f"{printable(ending.message)}\n")
     return ending.code
 
 
@@ -308,7 +309,7 @@ def _not_stuck(
 
     def stuck(why: str) -> None:
         message = f"{why}; {stacks.ask('driver', why)}"
-        sys.stderr.write(f"{message}\n")
+        sys.stderr.write(f"{printable(message)}\n")
         log.write(RunFinishedEvent(status="failed", exit_code=ExitCode.HUNG, message=message))
 
     return watching_own_loop(
@@ -375,7 +376,7 @@ def _copy_records(place: RunPlace) -> None:
     try:
         place.remote.put_records(place.folder)
     except StorageError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{printable(str(error))}\n")
 
 
 def _drive(driver: Driver, log: EventLog, hangs: Hangs, taken: Taken | None) -> _Ending:

@@ -3,8 +3,8 @@
 Called by `run_place`. The digests stand in the run's first event of each process (`run_started`).
 """
 
+import ast
 from collections.abc import Iterator, Mapping
-from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
@@ -51,15 +51,38 @@ def imported_files(path: str, base_dir: Path) -> list[str]:
     file = base_dir / path
     if file.suffix != ".py":
         return []
-    finder = ModuleFinder(path=[str(file.parent)])
+    found, left = {file}, [file]
+    while left:
+        for other in _imported(left.pop(), file.parent):
+            if other not in found:
+                found.add(other)
+                left.append(other)
+    below = sorted(other.relative_to(file.parent) for other in found - {file})
+    return [str(Path(path).parent / other) for other in below]
+
+
+def _imported(file: Path, folder: Path) -> Iterator[Path]:
+    """Files below the folder that this one's import statements may name, wherever they stand in it."""
     try:
-        finder.run_script(str(file))
-    except SyntaxError:  # told where it is imported
-        return []
-    modules = [module for name, module in finder.modules.items() if name != "__main__"]
-    imported = {found for module in modules if (found := getattr(module, "__file__", None))}
-    below = sorted(Path(found).relative_to(file.parent) for found in imported)
-    return [str(Path(path).parent / found) for found in below]
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # told where it is imported
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            beside = file.parent.relative_to(folder).parts if node.level else ()
+            package = [*beside[: len(beside) - node.level + 1], *(node.module or "").split(".")]
+            names = [".".join(filter(None, [*package, alias.name])) for alias in node.names]
+        else:
+            continue
+        for name in names:
+            place = folder
+            for part in name.split("."):
+                place /= part
+                for candidate in (place.with_name(f"{part}.py"), place / "__init__.py"):
+                    if candidate.is_file():
+                        yield candidate
 
 
 def changed_inputs(events: Path, inputs: Mapping[str, str]) -> list[str]:

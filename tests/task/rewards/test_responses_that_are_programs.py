@@ -7,7 +7,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
+from wait_until import wait_until
 
 from rljob_api.spec.workload import Data, PythonReward, ReasoningGymData, Reward
 from rljob_runtime.children.restricted import CREATE_RULESET
@@ -74,9 +76,7 @@ def test_a_response_that_changes_the_scorer_ends_the_run_with_its_batch(
     found = pool.score([asks(CHANGES), asks("no idea")])
 
     assert [result.total for result in found] == [0.0, 1.0]
-    with pytest.raises(
-        GuardStop, match=r"reward right found '[a-z]+' right, which answers nothing"
-    ):
+    with pytest.raises(GuardStop, match=r"reward right found '[a-z]+' right, which a new process"):
         pool.end_batch()
 
 
@@ -94,6 +94,39 @@ def test_a_scorer_that_finds_any_text_right_for_some_answers_is_no_changed_one(
     assert pool.score([request])[0].total == 1.0
     pool.end_batch()
     pool.close()
+
+
+def test_a_change_is_noticed_too_where_its_process_ended_before_the_batch_did(
+    pool_of: Callable[..., RewardPool],
+) -> None:
+    pool = pool_of(Reward(name="right", type="dataset"))
+
+    changes = CHANGES.replace("1.0", "eval(_[1]) if 'exit' in _[1] else 1.0")
+
+    found = pool.score([asks(changes), asks("no idea"), asks("__import__('os')._exit(0)")])
+
+    assert [result.total for result in found] == [0.0, 1.0, 0.0]
+    with pytest.raises(GuardStop, match="reward right found 'no idea' right, which a new process"):
+        pool.end_batch()
+
+
+def test_a_process_that_ended_by_itself_has_changed_nothing(
+    pool_of: Callable[..., RewardPool],
+) -> None:
+    pool = pool_of(Reward(name="right", type="dataset"))
+    (fork,) = [
+        fork
+        for child in psutil.Process().children()
+        if "rljob_runtime.task.rewards.scorer_child" in child.cmdline()
+        for fork in child.children()
+    ]
+
+    fork.kill()
+    wait_until("the fork has ended", lambda: fork.status() == psutil.STATUS_ZOMBIE)
+    found = pool.score([asks(QUESTION.answer), asks("no idea")])
+    pool.end_batch()
+
+    assert [result.total for result in found] == [1.0, 0.0]
 
 
 def test_what_a_response_changed_ends_with_its_batch(
@@ -121,6 +154,18 @@ def reward(prompt, response, answer):
     done = TRIES[response](answer)
     raise AssertionError(f"it could: {done}")
 
+def old_environment():
+    import ctypes
+    libc = ctypes.CDLL(None)
+    libc.getauxval.restype = ctypes.c_ulong
+    libc.getauxval.argtypes = [ctypes.c_ulong]
+    end = libc.getauxval(31)  # AT_EXECFN, above the environment
+    return "RLJOB_TEST_SECRET" in ctypes.string_at(end - 4096, 4096).decode(errors="replace")
+
+def multiplied():
+    import numpy
+    return (numpy.ones((600, 600)) @ numpy.ones((600, 600))).sum()
+
 def forge(answer):
     for number in range(64):
         try:
@@ -139,6 +184,8 @@ TRIES = {
     "environment": lambda answer: os.environ["RLJOB_TEST_SECRET"],
     "memory": lambda answer: len(bytearray(8 << 30)),
     "leaves": lambda answer: os._exit(9),
+    "old environment": lambda answer: old_environment(),
+    "multiplies": lambda answer: multiplied(),
     "forges": forge,
 }
 """
@@ -177,6 +224,8 @@ def test_a_restricted_function_reaches_nothing(tries: Callable[..., str], tmp_pa
         assert "PermissionError" in tries("reads", str(tmp_path / "answers.txt"))
         assert "PermissionError" in tries("lists", str(tmp_path / "answers.txt"))
     assert tries("environment") == "reward own: KeyError: 'RLJOB_TEST_SECRET'"
+    assert tries("old environment") == "reward own: AssertionError: it could: False"
+    assert tries("multiplies") == "reward own: AssertionError: it could: 216000000.0"
     assert tries("memory") == "reward own: MemoryError: "
     assert tries("leaves") == "reward own: ended its process with exit status 9"
 

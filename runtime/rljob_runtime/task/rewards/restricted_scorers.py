@@ -5,6 +5,7 @@ reaches no file, no network, no other process and no environment, and what it ch
 """
 
 import contextlib
+import ctypes
 import faulthandler
 import json
 import math
@@ -12,11 +13,12 @@ import os
 import resource
 import select
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from rljob_runtime.children.forked_children import end_with_parent
-from rljob_runtime.children.restricted import restrict
+from rljob_runtime.children.restricted import THREADS_OF_LIBRARIES, restrict
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.task.rewards.requests import RewardRequest
 from rljob_runtime.task.rewards.scorers import Scorer
@@ -27,6 +29,11 @@ ANSWER_BYTES = 64 << 10
 ERROR_CHARACTERS = 2000
 STACKS_BYTES = 1 << 20
 READY = b"ready"
+OPENBLAS = (
+    "openblas_set_num_threads",
+    "openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads64_",
+)
 
 
 class RestrictedScorers:
@@ -38,16 +45,22 @@ class RestrictedScorers:
         self, scorers: Mapping[str, Scorer], *, stacks: int, readable: Sequence[str]
     ) -> None:
         self._scorers, self._stacks, self._readable = scorers, stacks, readable
-        self._pid = 0
+        self._pid, self._changed = 0, ""
+        _use_one_thread_for_matrices()
         self._begin()
 
     def score(self, name: str, request: RewardRequest) -> dict[str, Any]:
         """`score`, a finite number, or `error`, which is `changed` where a response has taken hold of the
         fork."""
+        if self._pid and self._says_more():
+            self._broken("it wrote before it was asked")
+        if told := self._told():
+            return told
         if not self._pid:
-            self._begin()
-        if self._says_more():
-            return self._broken("it wrote before it was asked")
+            try:
+                self._begin()
+            except (OSError, ConfigError) as error:
+                return {"error": str(error)}
         line = json.dumps({"name": name, "request": request.fields()}).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):  # the answer tells what became of it
             while line:
@@ -55,28 +68,42 @@ class RestrictedScorers:
         answer = self._line()
         if answer is None:
             return {"error": f"ended its process with exit status {self._end()}"}
-        if self._says_more():
-            return self._broken("it wrote more than an answer")
-        return _checked(answer) or self._broken(f"it answered {answer[:80]!r}")
+        found = _checked(answer)
+        if found is None:
+            self._broken(f"it answered {answer[:80]!r}")
+        elif self._says_more():
+            self._broken("it wrote more than an answer")
+        return self._told() or found or {}
 
     def renew(self) -> None:
-        """What comes is scored by a new fork, which knows nothing of what was scored."""
+        """What comes is scored by a new fork, which knows nothing of what was scored. One that wrote before
+        it was asked is told of with the next score."""
+        if self._pid and self._says_more():
+            self._broken("it wrote before it was asked")
         self._end()
-        self._begin()
+        with contextlib.suppress(OSError, ConfigError):  # the next score tries again, and tells
+            self._begin()
 
     def tell_stacks(self) -> None:
         """Have it write its stacks."""
         if self._pid:
-            os.kill(self._pid, signal.SIGUSR1)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGUSR1)
 
     def _begin(self) -> None:
         asked, self._asks = os.pipe()
         self._answers, answers = os.pipe()
-        self._pid = os.fork()
-        if not self._pid:
-            self._live(asked, answers)
-        os.close(asked)
-        os.close(answers)
+        try:
+            self._pid = os.fork()
+            if not self._pid:
+                self._live(asked, answers)
+        except OSError:
+            os.close(self._asks)
+            os.close(self._answers)
+            raise
+        finally:
+            os.close(asked)
+            os.close(answers)
         if (said := self._line()) != READY:
             self._end()
             why = said.decode(errors="replace") if said else "it ended"
@@ -94,9 +121,14 @@ class RestrictedScorers:
         os.close(self._answers)
         return os.waitstatus_to_exitcode(status)
 
-    def _broken(self, why: str) -> dict[str, Any]:
+    def _told(self) -> dict[str, Any] | None:
+        """That a response has taken hold of it, once."""
+        changed, self._changed = self._changed, ""
+        return {"error": changed, "changed": True} if changed else None
+
+    def _broken(self, why: str) -> None:
         self._end()
-        return {"error": f"a response has changed the process that scores: {why}", "changed": True}
+        self._changed = f"a response has changed the process that scores: {why}"
 
     def _line(self) -> bytes | None:
         """None where it has ended, or says more than an answer has."""
@@ -109,7 +141,13 @@ class RestrictedScorers:
         return line[:-1]
 
     def _says_more(self) -> bool:
-        return bool(select.select([self._answers], [], [], 0)[0])
+        """Whether it has written what nobody asked for; one that has ended is put away."""
+        if not select.select([self._answers], [], [], 0)[0]:
+            return False
+        if os.read(self._answers, 1):
+            return True
+        self._end()
+        return False
 
     def _live(self, asked: int, answers: int) -> NoReturn:
         """The fork's life, which ends with its parent's."""
@@ -118,7 +156,11 @@ class RestrictedScorers:
             faulthandler.unregister(signal.SIGUSR1)
             faulthandler.register(signal.SIGUSR1, file=self._stacks, all_threads=True)
             os.environ.clear()
+            os.environ.update(dict.fromkeys(THREADS_OF_LIBRARIES, "1"))
             try:
+                _forget_environment()
+                if torch := sys.modules.get("torch"):
+                    torch.set_num_threads(1)
                 _keep_only({asked, answers, self._stacks})
                 restrict(
                     memory_bytes=_own_bytes() + MEMORY_BYTES,
@@ -154,7 +196,7 @@ def _checked(answer: bytes) -> dict[str, Any] | None:
         if "error" in said:
             return {"error": str(said["error"])[:ERROR_CHARACTERS]}
         score = float(said["score"])
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         return None
     return {"score": score} if math.isfinite(score) else {"error": f"the score is {score}"}
 
@@ -168,6 +210,25 @@ def _keep_only(files: set[int]) -> None:
         if number > 2 and number not in files:
             with contextlib.suppress(OSError):  # that of the listing
                 os.close(number)
+
+
+def _use_one_thread_for_matrices() -> None:
+    """OpenBLAS has as many threads in a fork as before it, and a restricted one may start none."""
+    with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
+        files = {line.split()[-1] for line in maps if "openblas" in line}
+        for file in files:
+            library = ctypes.CDLL(file)
+            for name in OPENBLAS:
+                if hasattr(library, name):
+                    getattr(library, name)(1)
+
+
+def _forget_environment() -> None:
+    """What the process began with stays in its memory."""
+    with open("/proc/self/stat") as facts:
+        first, last = map(int, facts.read().rpartition(")")[2].split()[47:49])  # env_start, env_end
+    if 0 < first < last:
+        ctypes.memset(first, 0, last - first)
 
 
 def _own_bytes() -> int:

@@ -7,11 +7,11 @@ has failed, and the request's other rewards go on in the new child.
 import json
 import secrets
 import string
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ CHILD = "rljob_runtime.task.rewards.scorer_child"
 COMPARED = ("dataset", "math-verify")
 """Types by which a text that answers nothing is right for few answers, if for any."""
 LETTERS = 24
+RESCORED = 8
+"""Right responses of a batch that a new process scores again, for each child and reward."""
 CHANGED = (
-    "The batch is not trained on; look among the samples of the last steps for what learned to do that, or "
-    "use another reward. --resume goes on from the last checkpoint"
+    "No checkpoint has this batch: --resume goes on from the last one. Look among the samples of the last "
+    "steps for what learned to do that, or use another reward"
 )
 
 __all__ = ["RewardPool", "RewardRequest", "RewardResult"]
@@ -36,6 +38,22 @@ def processes_of(rewards: Sequence[Reward]) -> int:
     """Children that the rewards want: one where they compute, as many as requests may wait for services."""
     services = (reward.http or reward.judge for reward in rewards)
     return max((service.concurrency for service in services if service is not None), default=1)
+
+
+@dataclass(slots=True)
+class _Sample:
+    """Some of many requests, each as likely as another."""
+
+    kept: list[RewardRequest] = field(default_factory=list)
+    seen: int = 0
+
+    def add(self, request: RewardRequest) -> None:
+        """Another one."""
+        self.seen += 1
+        if len(self.kept) < RESCORED:
+            self.kept.append(request)
+        elif (place := secrets.randbelow(self.seen)) < RESCORED:
+            self.kept[place] = request
 
 
 class RewardPool:
@@ -58,6 +76,7 @@ class RewardPool:
         self._restricts = bool(restricted)
         self._compared = [reward.name for reward in restricted if reward.type in COMPARED]
         self._last: dict[LineChild, RewardRequest] = {}
+        self._right: dict[tuple[LineChild, str], _Sample] = defaultdict(_Sample)
         number = processes if rewards else 0
         with _starting():
             self._children = [
@@ -87,30 +106,32 @@ class RewardPool:
 
     def end_batch(self) -> None:
         """Have what comes scored by processes that know nothing of what was scored, where rewards are
-        restricted. Raises GuardStop where a text that answers nothing was right, and is wrong in such a
-        process: a response has changed what scores."""
+        restricted. Raises GuardStop where such a process finds wrong what was right before, some of the
+        batch's responses or a text that answers nothing: a response has changed what scores."""
         last, self._last = self._last, {}
+        right, self._right = self._right, defaultdict(_Sample)
         for child, request in last.items() if self._restricts else ():
             text = "".join(secrets.choice(string.ascii_lowercase) for _ in range(LETTERS))
             nothing = replace(request, response=text, transcript=text)
-            right = self._right(child, nothing, self._compared)
+            asked = [(name, nothing, True) for name in self._compared]
+            before = [(*one, self._finds(child, *one)) for one in asked]
             with _starting():
                 child.send({"renew": True})
-            if changed := right - self._right(child, nothing, right):
-                raise GuardStop(
-                    f"reward {min(changed)} found {text!r} right, which answers nothing, once it had scored "
-                    f"this batch: one of its responses has changed what scores. {CHANGED}"
-                )
+            for name in self._compared:
+                before += [(name, one, False, True) for one in right[child, name].kept]
+            for name, one, raw, found in before:
+                if found and self._finds(child, name, one, raw) is False:
+                    raise GuardStop(
+                        f"reward {name} found {one.response[:80]!r} right, which a new process finds wrong: "
+                        f"a response has changed what scores. {CHANGED}"
+                    )
 
-    def _right(self, child: LineChild, request: RewardRequest, names: Iterable[str]) -> set[str]:
-        """Which of the rewards give 1 or more, whatever their thresholds."""
-        right = set()
-        for name in names:
-            with _starting():
-                child.send({"request": request.fields(), "rewards": [name], "raw": True})
-            if self._answer(child, name).get("score", 0.0) >= 1.0:
-                right.add(name)
-        return right
+    def _finds(self, child: LineChild, name: str, request: RewardRequest, raw: bool) -> bool | None:
+        """Whether the reward is 1 or more, raw: whatever its threshold; None where the score fails."""
+        with _starting():
+            child.send({"request": request.fields(), "rewards": [name], "raw": raw})
+        answer = self._answer(child, name)
+        return None if "error" in answer else answer["score"] >= 1.0
 
     def _answer(self, child: LineChild, name: str) -> dict[str, Any]:
         """Raises GuardStop where a response has taken hold of what scores."""
@@ -142,6 +163,8 @@ class RewardPool:
                 name = left.popleft()
                 answer = self._answer(child, name)
                 parts[name] = answer.get("score", 0.0)
+                if parts[name] >= 1.0 and name in self._compared:
+                    self._right[child, name].add(request)
                 if "error" in answer:
                     errors[name] = f"reward {name}: {answer['error']}"
                 if answer.get("lost"):
