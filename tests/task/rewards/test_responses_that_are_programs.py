@@ -236,8 +236,7 @@ def test_a_response_that_forges_answers_ends_the_run(
     with pytest.raises(
         GuardStop, match="reward own: a response has changed the process that scores"
     ):
-        for _ in range(2):  # its own answer may come too late to be seen with the first
-            tries("forges")
+        tries("forges")
     assert tries("environment") == "reward own: KeyError: 'RLJOB_TEST_SECRET'"
 
 

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import resource
+import secrets
 import select
 import signal
 import sys
@@ -61,14 +62,16 @@ class RestrictedScorers:
                 self._begin()
             except (OSError, ConfigError) as error:
                 return {"error": str(error)}
-        line = json.dumps({"name": name, "request": request.fields()}).encode() + b"\n"
+        mark = secrets.token_hex(8)  # what a response writes by itself lacks it
+        asked = {"name": name, "request": request.fields(), "mark": mark}
+        line = json.dumps(asked).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):  # the answer tells what became of it
             while line:
                 line = line[os.write(self._asks, line) :]
         answer = self._line()
         if answer is None:
             return {"error": f"ended its process with exit status {self._end()}"}
-        found = _checked(answer)
+        found = _checked(answer, mark)
         if found is None:
             self._broken(f"it answered {answer[:80]!r}")
         elif self._says_more():
@@ -175,7 +178,7 @@ class RestrictedScorers:
                 for line in lines:
                     task = json.loads(line)
                     request = RewardRequest(**task["request"])
-                    said = answer_of(self._scorers[task["name"]], request)
+                    said = answer_of(self._scorers[task["name"]], request) | {"mark": task["mark"]}
                     os.write(answers, json.dumps(said).encode() + b"\n")
         finally:
             os._exit(1)
@@ -189,10 +192,12 @@ def answer_of(scorer: Scorer, request: RewardRequest) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]}
 
 
-def _checked(answer: bytes) -> dict[str, Any] | None:
-    """None for what is no answer."""
+def _checked(answer: bytes, mark: str) -> dict[str, Any] | None:
+    """None for what is no answer to what was asked with this mark."""
     try:
         said = json.loads(answer)
+        if said["mark"] != mark:
+            return None
         if "error" in said:
             return {"error": str(said["error"])[:ERROR_CHARACTERS]}
         score = float(said["score"])
