@@ -12,6 +12,8 @@ import sys
 import pytest
 
 FLAKY = "flaky"
+SHOWN_LINES = 40
+"""Of each part of what a flaky test printed."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,6 +49,9 @@ def pytest_terminal_summary(
     for report in terminalreporter.getreports(FLAKY):
         terminalreporter.section(f"failed, passed alone: {_test_of(report)}", "_")
         terminalreporter.write_line(report.longreprtext)
+        for title, text in report.sections:  # a process that died has said why there, if anywhere
+            terminalreporter.write_line(f"{title}:")
+            terminalreporter.write_line("\n".join(text.splitlines()[-SHOWN_LINES:]))
     for report in terminalreporter.getreports(FLAKY):
         terminalreporter.write_line(f"flaky: {_test_of(report)}: {_first_line(report)}")
     failures = _failures(terminalreporter)
