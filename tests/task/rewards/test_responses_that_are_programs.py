@@ -76,7 +76,7 @@ def test_a_response_that_changes_the_scorer_ends_the_run_with_its_batch(
     found = pool.score([asks(CHANGES), asks("no idea")])
 
     assert [result.total for result in found] == [0.0, 1.0]
-    with pytest.raises(GuardStop, match=r"reward right found '[a-z]+' right, which a new process"):
+    with pytest.raises(GuardStop, match=r"reward right found '[a-z]+' right, which 3 new processes"):
         pool.end_batch()
 
 
@@ -96,6 +96,25 @@ def test_a_scorer_that_finds_any_text_right_for_some_answers_is_no_changed_one(
     pool.close()
 
 
+def test_a_scorer_that_decides_by_chance_is_no_changed_one(
+    pool_of: Callable[..., RewardPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = pool_of(Reward(name="right", type="dataset"))
+    assert pool.score([asks(QUESTION.answer)])[0].total == 1.0
+    found = iter([False, False, False, True])  # nothing is right for the old process; two new ones err
+    asked = []
+
+    def finds(*one: object, **_: object) -> bool:
+        asked.append(one)
+        return next(found)
+
+    monkeypatch.setattr(pool, "_finds", finds)
+
+    pool.end_batch()
+
+    assert len(asked) == 4
+
+
 def test_a_change_is_noticed_too_where_its_process_ended_before_the_batch_did(
     pool_of: Callable[..., RewardPool],
 ) -> None:
@@ -106,7 +125,7 @@ def test_a_change_is_noticed_too_where_its_process_ended_before_the_batch_did(
     found = pool.score([asks(changes), asks("no idea"), asks("__import__('os')._exit(0)")])
 
     assert [result.total for result in found] == [0.0, 1.0, 0.0]
-    with pytest.raises(GuardStop, match="reward right found 'no idea' right, which a new process"):
+    with pytest.raises(GuardStop, match="reward right found 'no idea' right, which 3 new processes"):
         pool.end_batch()
 
 

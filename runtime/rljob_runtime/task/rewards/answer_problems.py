@@ -1,7 +1,8 @@
 """Answers of the data that a job's rewards cannot score, found before anything starts.
 
-Called by the CLI. An answer is scored as a response that gives it, in the processes that score later: some
-have no end, and are stopped at the deadline of the reward.
+Called by the CLI. An answer is scored as a response that gives it. Answers of users' files are scored in the
+processes that score later, and stopped at the deadline of the reward: some have no end. Those that a data set
+made are scored here.
 """
 
 import os
@@ -12,9 +13,10 @@ from rljob_api.spec.messages import show
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.workload import Data, Reward
 from rljob_runtime.task.data.question import Question
-from rljob_runtime.task.rewards.requests import RewardRequest
+from rljob_runtime.task.rewards.requests import RewardRequest, RewardResult
+from rljob_runtime.task.rewards.restricted_scorers import answer_of
 from rljob_runtime.task.rewards.scorer_pool import RewardPool
-from rljob_runtime.task.rewards.scorers import GIVEN, NUMBER
+from rljob_runtime.task.rewards.scorers import GIVEN, NUMBER, raw_scorer
 
 SHOWN_ANSWERS = 5
 A_PROCESS = 100
@@ -57,13 +59,9 @@ def _asked(reward: Reward, questions: Iterable[Question]) -> list[RewardRequest]
 def _wrong(
     reward: Reward, data: Data, asked: Sequence[RewardRequest], base_dir: Path
 ) -> Iterable[str]:
-    whole = reward.model_copy(update={"pattern": None, "threshold": None})
-    processes = min(os.cpu_count() or 1, 1 + len(asked) // A_PROCESS)
-    pool = RewardPool([whole], data, processes=processes, base_dir=base_dir)
-    try:
-        results = pool.score(asked)
-    finally:
-        pool.close()
+    compared = reward.model_copy(update={"pattern": None, "threshold": None, "weight": 1.0})
+    score = _scored_here if reward.type == "dataset" else _scored_apart
+    results = score(compared, data, asked, base_dir)
     for request, result in zip(asked, results, strict=True):
         if error := result.errors.get(reward.name):
             yield f"cannot score the answer {show(request.answer)} of the data: {error}"
@@ -73,3 +71,30 @@ def _wrong(
                 f"{result.parts[reward.name]:g} where a response gives it; write the answer in another form, "
                 "or use a type that takes it, such as exact or python"
             )
+
+
+def _scored_here(
+    reward: Reward, data: Data, asked: Sequence[RewardRequest], base_dir: Path
+) -> list[RewardResult]:
+    """A process of its own would import all data sets again, which takes seconds."""
+    scorer = raw_scorer(reward, data, base_dir)
+    results = []
+    for request in asked:
+        answer = answer_of(scorer, request)
+        score = answer.get("score", 0.0)
+        errors = (
+            {reward.name: f"reward {reward.name}: {answer['error']}"} if "error" in answer else {}
+        )
+        results.append(RewardResult(total=score, parts={reward.name: score}, errors=errors))
+    return results
+
+
+def _scored_apart(
+    reward: Reward, data: Data, asked: Sequence[RewardRequest], base_dir: Path
+) -> list[RewardResult]:
+    processes = min(os.cpu_count() or 1, 1 + len(asked) // A_PROCESS)
+    pool = RewardPool([reward], data, processes=processes, base_dir=base_dir)
+    try:
+        return pool.score(asked)
+    finally:
+        pool.close()

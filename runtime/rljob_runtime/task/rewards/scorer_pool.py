@@ -26,6 +26,8 @@ COMPARED = ("dataset", "math-verify")
 LETTERS = 24
 RESCORED = 8
 """Right responses of a batch that a new process scores again, for each child and reward."""
+NEW_PROCESSES = 3
+"""That must find a response wrong, each for itself: some libraries decide by chance."""
 CHANGED = (
     "No checkpoint has this batch: --resume goes on from the last one. Look among the samples of the last "
     "steps for what learned to do that, or use another reward"
@@ -106,27 +108,43 @@ class RewardPool:
 
     def end_batch(self) -> None:
         """Have what comes scored by processes that know nothing of what was scored, where rewards are
-        restricted. Raises GuardStop where such a process finds wrong what was right before, some of the
-        batch's responses or a text that answers nothing: a response has changed what scores."""
+        restricted. Raises GuardStop where such processes, one after another, find wrong what was right
+        before, some of the batch's responses or a text that answers nothing: a response has changed what
+        scores."""
         last, self._last = self._last, {}
         right, self._right = self._right, defaultdict(_Sample)
         for child, request in last.items() if self._restricts else ():
             text = "".join(secrets.choice(string.ascii_lowercase) for _ in range(LETTERS))
             nothing = replace(request, response=text, transcript=text)
-            asked = [(name, nothing, True) for name in self._compared]
-            before = [(*one, self._finds(child, *one)) for one in asked]
-            with _starting():
-                child.send({"renew": True})
+            was_right = [
+                (name, nothing, True)
+                for name in self._compared
+                if self._finds(child, name, nothing, raw=True)
+            ]
+            self._renew(child)
             for name in self._compared:
-                before += [(name, one, False, True) for one in right[child, name].kept]
-            for name, one, raw, found in before:
-                if found and self._finds(child, name, one, raw) is False:
+                was_right += [(name, one, False) for one in right[child, name].kept]
+            for name, one, raw in was_right:
+                if self._is_wrong(child, name, one, raw=raw):
                     raise GuardStop(
-                        f"reward {name} found {one.response[:80]!r} right, which a new process finds wrong: "
-                        f"a response has changed what scores. {CHANGED}"
+                        f"reward {name} found {one.response[:80]!r} right, which {NEW_PROCESSES} new processes "
+                        f"find wrong: a response has changed what scores. {CHANGED}"
                     )
 
-    def _finds(self, child: LineChild, name: str, request: RewardRequest, raw: bool) -> bool | None:
+    def _is_wrong(self, child: LineChild, name: str, request: RewardRequest, *, raw: bool) -> bool:
+        """Whether a new process finds so, and then others."""
+        for number in range(NEW_PROCESSES):
+            if number:
+                self._renew(child)
+            if self._finds(child, name, request, raw=raw) is not False:
+                return False
+        return True
+
+    def _renew(self, child: LineChild) -> None:
+        with _starting():
+            child.send({"renew": True})
+
+    def _finds(self, child: LineChild, name: str, request: RewardRequest, *, raw: bool) -> bool | None:
         """Whether the reward is 1 or more, raw: whatever its threshold; None where the score fails."""
         with _starting():
             child.send({"request": request.fields(), "rewards": [name], "raw": raw})
