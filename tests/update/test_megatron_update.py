@@ -31,13 +31,15 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 from transformers import AutoModelForCausalLM
 
+from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.devices.world_connections import CONNECTIONS
-from rljob_runtime.errors import CheckpointError, ConfigError
+from rljob_runtime.errors import CheckpointError, ConfigError, WorkerError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.update.update_engine import UpdateEngine
 from rljob_runtime.update.update_megatron import core
 from rljob_runtime.update.update_table import make_torch, make_update
 from rljob_runtime.weights.held_policy import load_held
+from rljob_runtime.worker.device_ranks import leave
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -405,3 +407,28 @@ def test_megatrons_groups_end_with_the_world_that_one_leaves(model: Path) -> Non
 
     heard, _ = on_ranks(2, run)
     assert "closed" in heard
+
+
+def test_a_step_that_was_cut_leaves_none_of_its_weights_with_the_world_that_one_leaves(
+    both: Any, model: Path
+) -> None:
+    def cut(*_: Any) -> Any:
+        raise WorkerError("a rank is gone")
+
+    def run(_: int) -> int:
+        held = load_held(model, ALONE, dtype=torch.float32)
+        setup = setup_of(model, held=held)
+        engine, ledger = make_update(setup), setup.ledger
+        try:
+            step(engine, [both[0].make_batch(2, 2, seed=1)], cut)
+        except WorkerError as error:
+            cycle: list[Any] = [error]  # with the frames that were cut, and their graph
+            cycle.append(cycle)
+            del cycle
+        del setup, engine, held
+
+        leave()
+
+        return ledger.kind_bytes(MemoryKind.UPDATE_WEIGHTS)
+
+    assert on_ranks(1, run) == [0]

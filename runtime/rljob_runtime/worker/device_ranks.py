@@ -96,6 +96,7 @@ def leave() -> None:
     still waits for it in a collective hears that."""
     CONNECTIONS.cut()
     gc.collect()  # what holds a group ends before it
+    gc.collect()  # hooks of a graph that the first collection ended hold what was trained
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -76,7 +76,9 @@ def test_a_response_that_changes_the_scorer_ends_the_run_with_its_batch(
     found = pool.score([asks(CHANGES), asks("no idea")])
 
     assert [result.total for result in found] == [0.0, 1.0]
-    with pytest.raises(GuardStop, match=r"reward right found '[a-z]+' right, which 3 new processes"):
+    with pytest.raises(
+        GuardStop, match=r"reward right found '[a-z]+' right, which 3 new processes"
+    ):
         pool.end_batch()
 
 
@@ -101,7 +103,9 @@ def test_a_scorer_that_decides_by_chance_is_no_changed_one(
 ) -> None:
     pool = pool_of(Reward(name="right", type="dataset"))
     assert pool.score([asks(QUESTION.answer)])[0].total == 1.0
-    found = iter([False, False, False, True])  # nothing is right for the old process; two new ones err
+    found = iter(
+        [False, False, False, True]
+    )  # nothing is right for the old process; two new ones err
     asked = []
 
     def finds(*one: object, **_: object) -> bool:
@@ -125,7 +129,9 @@ def test_a_change_is_noticed_too_where_its_process_ended_before_the_batch_did(
     found = pool.score([asks(changes), asks("no idea"), asks("__import__('os')._exit(0)")])
 
     assert [result.total for result in found] == [0.0, 1.0, 0.0]
-    with pytest.raises(GuardStop, match="reward right found 'no idea' right, which 3 new processes"):
+    with pytest.raises(
+        GuardStop, match="reward right found 'no idea' right, which 3 new processes"
+    ):
         pool.end_batch()
 
 

@@ -127,8 +127,8 @@ class RewardPool:
             for name, one, raw in was_right:
                 if self._is_wrong(child, name, one, raw=raw):
                     raise GuardStop(
-                        f"reward {name} found {one.response[:80]!r} right, which {NEW_PROCESSES} new processes "
-                        f"find wrong: a response has changed what scores. {CHANGED}"
+                        f"reward {name} found {one.response[:80]!r} right, which {NEW_PROCESSES} new "
+                        f"processes find wrong: a response has changed what scores. {CHANGED}"
                     )
 
     def _is_wrong(self, child: LineChild, name: str, request: RewardRequest, *, raw: bool) -> bool:
@@ -144,7 +144,9 @@ class RewardPool:
         with _starting():
             child.send({"renew": True})
 
-    def _finds(self, child: LineChild, name: str, request: RewardRequest, *, raw: bool) -> bool | None:
+    def _finds(
+        self, child: LineChild, name: str, request: RewardRequest, *, raw: bool
+    ) -> bool | None:
         """Whether the reward is 1 or more, raw: whatever its threshold; None where the score fails."""
         with _starting():
             child.send({"request": request.fields(), "rewards": [name], "raw": raw})
