@@ -135,16 +135,38 @@ def test_a_change_is_noticed_too_where_its_process_ended_before_the_batch_did(
         pool.end_batch()
 
 
-def test_a_process_that_ended_by_itself_has_changed_nothing(
-    pool_of: Callable[..., RewardPool],
-) -> None:
-    pool = pool_of(Reward(name="right", type="dataset"))
-    (fork,) = [
+def forks() -> list[psutil.Process]:
+    """Of the only pool."""
+    return [
         fork
         for child in psutil.Process().children()
         if "rljob_runtime.task.rewards.scorer_child" in child.cmdline()
         for fork in child.children()
+        if fork.status() != psutil.STATUS_ZOMBIE
     ]
+
+
+def test_the_process_of_the_next_batch_is_made_while_nothing_is_scored(
+    pool_of: Callable[..., RewardPool],
+) -> None:
+    pool = pool_of(Reward(name="right", type="dataset"))
+    (first,) = forks()
+
+    pool.score([asks(QUESTION.answer)])
+    wait_until("there are two", lambda: len(forks()) == 2)
+    (second,) = set(forks()) - {first}
+    pool.end_batch()
+
+    assert first not in forks()
+    assert second in forks()
+    assert pool.score([asks(QUESTION.answer)])[0].total == 1.0
+
+
+def test_a_process_that_ended_by_itself_has_changed_nothing(
+    pool_of: Callable[..., RewardPool],
+) -> None:
+    pool = pool_of(Reward(name="right", type="dataset"))
+    (fork,) = forks()
 
     fork.kill()
     wait_until("the fork has ended", lambda: fork.status() == psutil.STATUS_ZOMBIE)

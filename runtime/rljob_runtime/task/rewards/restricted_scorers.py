@@ -15,7 +15,7 @@ import secrets
 import select
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from rljob_runtime.children.forked_children import end_with_parent
@@ -46,83 +46,68 @@ class RestrictedScorers:
         self, scorers: Mapping[str, Scorer], *, stacks: int, readable: Sequence[str]
     ) -> None:
         self._scorers, self._stacks, self._readable = scorers, stacks, readable
-        self._pid, self._changed = 0, ""
+        self._fork: _Fork | None = None
+        self._next: _Fork | None = None
+        self._changed = ""
         _use_one_thread_for_matrices()
         self._begin()
 
     def score(self, name: str, request: RewardRequest) -> dict[str, Any]:
         """`score`, a finite number, or `error`, which is `changed` where a response has taken hold of the
         fork."""
-        if self._pid and self._says_more():
-            self._broken("it wrote before it was asked")
+        self._look_for_more()
         if told := self._told():
             return told
-        if not self._pid:
+        if self._fork is None:
             try:
                 self._begin()
             except (OSError, ConfigError) as error:
                 return {"error": str(error)}
+        assert self._fork is not None
         mark = secrets.token_hex(8)  # what a response writes by itself lacks it
         asked = {"name": name, "request": request.fields(), "mark": mark}
-        line = json.dumps(asked).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError):  # the answer tells what became of it
-            while line:
-                line = line[os.write(self._asks, line) :]
-        answer = self._line()
+        answer = self._fork.answer(json.dumps(asked).encode())
         if answer is None:
             return {"error": f"ended its process with exit status {self._end()}"}
         found = _checked(answer, mark)
         if found is None:
             self._broken(f"it answered {answer[:80]!r}")
-        elif self._says_more():
+        elif self._fork.says_more():
             self._broken("it wrote more than an answer")
         return self._told() or found or {}
 
     def renew(self) -> None:
         """What comes is scored by a new fork, which knows nothing of what was scored. One that wrote before
         it was asked is told of with the next score."""
-        if self._pid and self._says_more():
-            self._broken("it wrote before it was asked")
+        self._look_for_more()
         self._end()
         with contextlib.suppress(OSError, ConfigError):  # the next score tries again, and tells
             self._begin()
 
+    def prepare(self) -> None:
+        """Make the fork that comes after this one, so that `renew` does not wait for it."""
+        if self._next is None:
+            with contextlib.suppress(OSError):  # `renew` tries again
+                self._next = _Fork(self._live)
+
     def tell_stacks(self) -> None:
         """Have it write its stacks."""
-        if self._pid:
+        if self._fork is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGUSR1)
+                os.kill(self._fork.pid, signal.SIGUSR1)
 
     def _begin(self) -> None:
-        asked, self._asks = os.pipe()
-        self._answers, answers = os.pipe()
-        try:
-            self._pid = os.fork()
-            if not self._pid:
-                self._live(asked, answers)
-        except OSError:
-            os.close(self._asks)
-            os.close(self._answers)
-            raise
-        finally:
-            os.close(asked)
-            os.close(answers)
-        if (said := self._line()) != READY:
-            self._end()
+        fork, self._next = self._next or _Fork(self._live), None
+        if (said := fork.line()) != READY:
+            fork.end()
             why = said.decode(errors="replace") if said else "it ended"
             raise ConfigError(f"cannot be restricted on this machine: {why}")
+        self._fork = fork
 
     def _end(self) -> int:
-        """Kill it; returns its exit status."""
-        if not self._pid:
-            return 0
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        _, status = os.waitpid(self._pid, 0)
-        self._pid = 0
-        os.close(self._asks)
-        os.close(self._answers)
-        return os.waitstatus_to_exitcode(status)
+        """Returns its exit status."""
+        fork, self._fork = self._fork, None
+        return fork.end() if fork is not None else 0
 
     def _told(self) -> dict[str, Any] | None:
         """That a response has taken hold of it, once."""
@@ -133,24 +118,15 @@ class RestrictedScorers:
         self._end()
         self._changed = f"a response has changed the process that scores: {why}"
 
-    def _line(self) -> bytes | None:
-        """None where it has ended, or says more than an answer has."""
-        line = b""
-        while not line.endswith(b"\n"):
-            data = os.read(self._answers, ANSWER_BYTES)
-            line += data
-            if not data or len(line) > ANSWER_BYTES:
-                return None
-        return line[:-1]
-
-    def _says_more(self) -> bool:
-        """Whether it has written what nobody asked for; one that has ended is put away."""
-        if not select.select([self._answers], [], [], 0)[0]:
-            return False
-        if os.read(self._answers, 1):
-            return True
-        self._end()
-        return False
+    def _look_for_more(self) -> None:
+        """One that has ended by itself is put away."""
+        if self._fork is None:
+            return
+        more = self._fork.says_more()
+        if more:
+            self._broken("it wrote before it was asked")
+        elif more is None:
+            self._end()
 
     def _live(self, asked: int, answers: int) -> NoReturn:
         """The fork's life, which ends with its parent's."""
@@ -182,6 +158,59 @@ class RestrictedScorers:
                     os.write(answers, json.dumps(said).encode() + b"\n")
         finally:
             os._exit(1)
+
+
+class _Fork:
+    """A process that answers lines, and the two pipes to it. live: what it does with what it is asked
+    through, and answers through. Raises OSError."""
+
+    def __init__(self, live: Callable[[int, int], NoReturn]) -> None:
+        asked, self._asks = os.pipe()
+        self._answers, answers = os.pipe()
+        try:
+            self.pid = os.fork()
+            if not self.pid:
+                live(asked, answers)
+        except OSError:
+            os.close(self._asks)
+            os.close(self._answers)
+            raise
+        finally:
+            os.close(asked)
+            os.close(answers)
+
+    def answer(self, asked: bytes) -> bytes | None:
+        """As `line`."""
+        line = asked + b"\n"
+        with contextlib.suppress(BrokenPipeError):  # the answer tells what became of it
+            while line:
+                line = line[os.write(self._asks, line) :]
+        return self.line()
+
+    def line(self) -> bytes | None:
+        """None where it has ended, or says more than an answer has."""
+        line = b""
+        while not line.endswith(b"\n"):
+            data = os.read(self._answers, ANSWER_BYTES)
+            line += data
+            if not data or len(line) > ANSWER_BYTES:
+                return None
+        return line[:-1]
+
+    def says_more(self) -> bool | None:
+        """Whether it has written what nobody asked for; None where it has ended."""
+        if not select.select([self._answers], [], [], 0)[0]:
+            return False
+        return True if os.read(self._answers, 1) else None
+
+    def end(self) -> int:
+        """Kill it; returns its exit status."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self._asks)
+        os.close(self._answers)
+        return os.waitstatus_to_exitcode(status)
 
 
 def answer_of(scorer: Scorer, request: RewardRequest) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import faulthandler
 import gc
 import json
 import os
+import select
 import signal
 import sys
 import traceback
@@ -21,6 +22,7 @@ from rljob_runtime.task.rewards.requests import RewardRequest
 from rljob_runtime.task.rewards.restricted_scorers import RestrictedScorers, answer_of
 from rljob_runtime.task.rewards.scorers import Scorer, raw_scorer, with_threshold
 
+IDLE_SECONDS = 0.005
 RAW = "raw/"
 """Before the name of a scorer without its threshold."""
 
@@ -39,14 +41,16 @@ def main() -> None:
         _say(answers, {"refused": f"{type(error).__name__}: {error}"})
         return
     _say(answers, {"ready": True})
-    for line in sys.stdin:
+    while line := sys.stdin.readline():
         task = json.loads(line)
-        if "renew" in task:
+        if "renew" in task:  # what is asked next is there already
             scorers.renew()
             continue
         request = RewardRequest(**task["request"])
         for name in task["rewards"]:
             _say(answers, scorers.score(name, request, raw=task.get("raw", False)))
+        if not select.select([sys.stdin], [], [], IDLE_SECONDS)[0]:
+            scorers.prepare()
 
 
 class _Scorers:
@@ -88,6 +92,11 @@ class _Scorers:
         if self._fork is not None and name in self._restricted:
             return self._fork.score(RAW + name if raw else name, request)
         return answer_of(self._scorers[name], request)
+
+    def prepare(self) -> None:
+        """While nothing is asked."""
+        if self._fork is not None:
+            self._fork.prepare()
 
     def renew(self) -> None:
         """After a batch."""
