@@ -1,10 +1,18 @@
-"""Processes that meet: one that waits for another, who is gone, does not wait for long."""
+"""Processes that meet: they wait for nobody who is gone, and read nothing that a stranger wrote."""
 
+import pickle
+import secrets
 import time
+from datetime import timedelta
 
+import psutil
 import pytest
+import torch.distributed as dist
+from forked_ranks import RanksFailed, on_ranks
 
-from rljob_runtime.devices.sync_group import Meeting, assemble, attend
+from rljob_runtime.devices.meetings import Meeting, Signer, assemble, attend, place_of
+from rljob_runtime.devices.members import World
+from rljob_runtime.devices.world_connections import CONNECTIONS
 from rljob_runtime.errors import WorkerError
 
 
@@ -25,7 +33,66 @@ def test_who_does_not_come_is_waited_for_no_longer_than_asked() -> None:
     first = attend(meeting.address, seconds=60.0)
     other = attend(meeting.address, seconds=60.0)
 
-    other.set("assembled/1", "")
-    assemble(first, 0, 2, seconds=60.0)
+    other.store.set("assembled/1", "")
+    assemble(first.store, 0, 2, seconds=60.0)
     with pytest.raises(WorkerError, match=r"rank 2 of 3 is gone: it did not come within 0\.2 s"):
-        assemble(first, 0, 3, seconds=0.2)
+        assemble(first.store, 0, 3, seconds=0.2)
+
+
+def stranger_at(meeting: Meeting) -> dist.TCPStore:  # type: ignore[name-defined]
+    """Who found the port alone."""
+    host, _, port = place_of(meeting.address).rpartition(":")
+    limit = timedelta(seconds=20)
+    return dist.TCPStore(host, int(port), is_master=False, timeout=limit)  # type: ignore[attr-defined]
+
+
+def listening() -> set[tuple[str, int]]:
+    """Where this process does."""
+    own = psutil.Process().net_connections("tcp")
+    return {(each.laddr.ip, each.laddr.port) for each in own if each.status == psutil.CONN_LISTEN}
+
+
+def test_a_meeting_listens_at_its_own_address_alone() -> None:
+    before = listening()
+
+    meeting = Meeting("127.0.0.1")
+
+    ((host, port),) = listening() - before
+    assert (host, place_of(meeting.address)) == ("127.0.0.1", f"127.0.0.1:{port}")
+
+
+def test_what_a_stranger_wrote_at_a_meeting_is_not_read() -> None:
+    meeting = Meeting("127.0.0.1")
+    met, stranger = attend(meeting.address, seconds=20), stranger_at(meeting)
+    met.set("own", "said by a member")
+    signed = stranger.get("own")
+
+    for planted in (
+        "",
+        "no JSON",
+        "[1, 2]",
+        Signer(secrets.token_hex(16)).sign("a lie", "planted"),
+        signed,
+    ):
+        stranger.set("planted", planted)
+        with pytest.raises(WorkerError, match="planted: what was said has not the meeting's"):
+            met.get("planted")
+    assert met.get("own") == "said by a member"
+
+
+class Code:
+    """Runs where it is unpickled."""
+
+    def __reduce__(self) -> object:
+        return (open, ("/proc/none/unpickled",))
+
+
+def test_a_stranger_in_a_world_runs_no_code_in_its_processes() -> None:
+    def told(rank: int) -> list[str]:
+        CONNECTIONS.signer = Signer("of the meeting" if rank == 0 else "none")
+        return World().share("a text" if rank == 0 else pickle.dumps(Code(), 0).decode())
+
+    with pytest.raises(RanksFailed) as failed:
+        on_ranks(2, told)
+
+    assert "WorkerError: shared/1/1: what was said has not the meeting's" in failed.value.reasons[0]

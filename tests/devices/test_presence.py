@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from forked_ranks import RanksFailed, on_ranks
 
+from rljob_runtime.devices.members import World
 from rljob_runtime.devices.presence import MOST_BYTES, Presence
 from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
@@ -49,7 +50,7 @@ def taken(host: str, port: int) -> socket.socket:
 
 def met() -> Presence:
     """Once all ranks have one."""
-    presence = Presence.of_world(f"reshard rank {dist.get_rank()}")
+    presence = World().presence(f"reshard rank {dist.get_rank()}")
     kept.append(presence)
     dist.barrier()
     return presence

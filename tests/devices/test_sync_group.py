@@ -12,7 +12,8 @@ import torch.distributed as dist
 from forked_ranks import RanksFailed, on_ranks
 
 from rljob_runtime.devices import sync_group
-from rljob_runtime.devices.sync_group import Meeting, SyncGroup
+from rljob_runtime.devices.meetings import Meeting
+from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.errors import WorkerError
 
 

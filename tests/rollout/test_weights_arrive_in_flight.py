@@ -15,7 +15,8 @@ from rollouts_on_ranks import ARGUMENTS
 from wait_until import wait_until
 
 from rljob_runtime.devices.cpu import CpuBackend
-from rljob_runtime.devices.sync_group import Meeting, SyncGroup
+from rljob_runtime.devices.meetings import Meeting
+from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import load_weights_into, stored_weights, weights_checksum

@@ -31,6 +31,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 from transformers import AutoModelForCausalLM
 
+from rljob_runtime.devices.meetings import SignedStore, Signer
 from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.devices.world_connections import CONNECTIONS
 from rljob_runtime.errors import CheckpointError, ConfigError, WorkerError
@@ -391,7 +392,7 @@ def test_megatrons_groups_end_with_the_world_that_one_leaves(model: Path) -> Non
 
     def run(rank: int) -> str:
         store = PrefixStore("own", _get_default_store())
-        CONNECTIONS.begin(store, rank, 2)
+        CONNECTIONS.begin(SignedStore(store, Signer("own")), rank, 2)
         ranks = ranks_of(grid_of(model, tensor=2))
         make_update(setup_of(model, ranks=ranks))
         group = import_module("megatron.core.parallel_state").get_tensor_model_parallel_group()

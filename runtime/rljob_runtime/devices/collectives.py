@@ -46,26 +46,31 @@ def max_over_ranks(values: Tensor, group: ProcessGroup | None) -> None:
             dist.all_reduce(values, op=dist.ReduceOp.MAX, group=group)
 
 
-def union_over_ranks(names: Iterable[str], group: ProcessGroup | None) -> list[str]:
-    """All ranks' names in the order of ranks, each once; the same on all. No name has a line break.
+def texts_over_ranks(own: str, group: ProcessGroup | None) -> list[str]:
+    """All ranks' texts, by rank; the same on all. No text ends in a zero byte.
 
-    Each rank sends the longest list's bytes to each other, after its length.
+    Each rank sends the longest text's bytes to each other, after its length.
     """
     if group is None:
-        return list(names)
-    content = "\n".join(names).encode()
+        return [own]
+    content = own.encode()
     longest = torch.tensor([len(content)])
     max_over_ranks(longest, group)
-    own = torch.zeros(int(longest), dtype=torch.uint8)
-    own[: len(content)] = torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)[
+    padded = torch.zeros(int(longest), dtype=torch.uint8)
+    padded[: len(content)] = torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)[
         : len(content)
     ]
-    lists = [torch.empty_like(own) for _ in range(size_of(group))]
-    if len(own):
-        with NOTES.of(group).whole("all_gather", own):
-            dist.all_gather(lists, own, group=group)
-    found = [bytes(rank.tolist()).rstrip(b"\0").decode().split("\n") for rank in lists]
-    return list(dict.fromkeys(name for rank in found for name in rank if name))
+    texts = [torch.empty_like(padded) for _ in range(size_of(group))]
+    if len(padded):
+        with NOTES.of(group).whole("all_gather", padded):
+            dist.all_gather(texts, padded, group=group)
+    return [bytes(rank.tolist()).rstrip(b"\0").decode() for rank in texts]
+
+
+def union_over_ranks(names: Iterable[str], group: ProcessGroup | None) -> list[str]:
+    """All ranks' names in the order of ranks, each once; the same on all. No name has a line break."""
+    texts = texts_over_ranks("\n".join(names), group)
+    return list(dict.fromkeys(name for text in texts for name in text.split("\n") if name))
 
 
 def broadcast_bytes(content: bytes, group: ProcessGroup | None) -> bytes:

@@ -8,7 +8,9 @@ from typing import Protocol
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+from rljob_runtime.devices.collectives import texts_over_ranks
 from rljob_runtime.devices.presence import Presence
+from rljob_runtime.devices.world_connections import CONNECTIONS
 
 
 class Members(Protocol):
@@ -53,11 +55,11 @@ class World:
         self.whole = None if alone else dist.group.WORLD
 
     def share(self, own: str) -> list[str]:
-        """Over the default group."""
-        found = [own] * self.size
-        if self.whole is not None:
-            dist.all_gather_object(found, own)
-        return found
+        """Over the default group, signed with the secret of the meeting where it was made."""
+        signer = CONNECTIONS.signer
+        what = signer.share()
+        signed = texts_over_ranks(signer.sign(own, f"{what}/{self.rank}"), self.whole)
+        return [signer.read(text, f"{what}/{rank}") for rank, text in enumerate(signed)]
 
     def subgroup(self, ranks: Sequence[int], *, seconds: float) -> ProcessGroup | None:
         """torch.distributed's."""
@@ -66,4 +68,6 @@ class World:
 
     def presence(self, where: str) -> Presence | None:
         """A new one."""
-        return None if self.whole is None else Presence.of_world(where)
+        if self.whole is None:
+            return None
+        return Presence(self.rank, self.share, name=f"rank {self.rank}", where=where)

@@ -6,6 +6,7 @@ anew: a port whose process has ended may soon be another's. Whom no connection r
 asked nor told later; it could not be told apart from who is gone.
 """
 
+import json
 import secrets
 import selectors
 import socket
@@ -14,10 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from queue import SimpleQueue
-
-import torch.distributed as dist
 
 from rljob_runtime.devices.silent_hosts import probe
 from rljob_runtime.devices.wire import Pending
@@ -45,8 +44,8 @@ class Address:
 
 
 Works = SimpleQueue[Callable[[], None] | None]
-Share = Callable[[Address], Sequence[Address]]
-"""Gives all ranks' addresses for this rank's own; all ranks call it together."""
+Share = Callable[[str], Sequence[str]]
+"""Gives all ranks' texts for this rank's own; all ranks call it together."""
 
 
 class Presence:
@@ -61,7 +60,8 @@ class Presence:
         self._socket = socket.create_server((host, 0), backlog=BACKLOG)
         self._socket.settimeout(ANSWER_SECONDS)
         port, secret = self._socket.getsockname()[1], secrets.token_hex(SECRET_BYTES // 2)
-        self._addresses = share(Address(host, port, secret, name))
+        own = Address(host, port, secret, name)
+        self._addresses = [Address(**json.loads(given)) for given in share(json.dumps(asdict(own)))]
         self.names = [address.name for address in self._addresses]
         self._changed = threading.Condition()
         self._told, self.gave_up, self._closed = "", False, False
@@ -71,18 +71,6 @@ class Presence:
         self._last: Future[None] = Future()
         self._links = self._connected()
         threading.Thread(target=self._listen, name="presence", daemon=True).start()
-
-    @classmethod
-    def of_world(cls, where: str) -> "Presence":
-        """Among all ranks of the default group."""
-        rank = dist.get_rank()
-
-        def share(own: Address) -> Sequence[Address]:
-            addresses = [own] * dist.get_world_size()
-            dist.all_gather_object(addresses, own)
-            return addresses
-
-        return cls(rank, share, name=f"rank {rank}", where=where)
 
     def close(self) -> None:
         """Answer no more: to the others, this rank is gone."""

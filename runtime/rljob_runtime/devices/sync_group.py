@@ -1,28 +1,25 @@
-"""Where processes meet, and a group of them that is made anew while they live: the source of weights and
-who takes them.
+"""A group of processes that is made anew while they live: the source of weights and who takes them.
 
 torch.distributed's groups are parts of one world that is fixed when a process starts. This one stands
 beside it, so that devices come and go without touching the ranks that train. gloo alone so far. A member
 waits for others that wait for a third, and hears of that one's end within seconds (`presence`).
 """
 
-import json
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import timedelta
 from functools import cached_property
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import Store
 from torch.distributed import ProcessGroup
 
 from rljob_runtime.devices.collective_notes import NOTES, GroupNotes
-from rljob_runtime.devices.presence import Address, Presence
+from rljob_runtime.devices.meetings import assemble, attend, place_of
+from rljob_runtime.devices.presence import Presence
 from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
 
@@ -35,43 +32,6 @@ LISTEN_SECONDS = 1.0
 """After which a member that waits for an announcement looks whether it still should."""
 
 
-class Meeting:
-    """A place to meet, kept by the source. host: its own address."""
-
-    def __init__(self, host: str) -> None:
-        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-        self.address = f"{host}:{self._store.port}"
-
-
-def attend(address: str, *, seconds: float) -> Store:
-    """The place to meet at this address. seconds: how long its owner and the others are waited for.
-
-    Raises RuntimeError when nobody keeps it.
-    """
-    host, _, port = address.rpartition(":")
-    try:  # a store would try again and again, though its owner can only be gone
-        socket.create_connection((host, int(port)), timeout=seconds).close()
-    except OSError as error:
-        raise RuntimeError(f"the process that keeps {address} is gone: {error}") from error
-    limit = timedelta(seconds=seconds)
-    return dist.TCPStore(host, int(port), is_master=False, timeout=limit)  # type: ignore[attr-defined]
-
-
-def assemble(store: Store, rank: int, size: int, *, seconds: float) -> None:
-    """Return once all ranks are there. A process group that is made before waits for who died on the way as
-    long as its collectives may take. Raises WorkerError after so long, which says who is missing."""
-    store.set(f"assembled/{rank}", "")
-    there = {other: f"assembled/{other}" for other in range(size)}
-    try:
-        store.wait([*there.values()], timedelta(seconds=seconds))
-    except dist.DistStoreError as error:
-        missing = [str(other) for other, key in there.items() if not store.check([key])]
-        raise WorkerError(
-            f"rank {', '.join(missing)} of {size} is gone: it did not come within {seconds:g} s to where "
-            "they meet"
-        ) from error
-
-
 class SyncGroup:
     """One process' membership, for whoever runs a plan with the others too (`Members`). address: of the
     meeting, which everybody joins at the same time. name: of this member in what others say of it, such as
@@ -81,19 +41,20 @@ class SyncGroup:
     """
 
     def __init__(self, address: str, *, rank: int, size: int, name: str = "") -> None:
-        self._address, self._announced, self._shared = address, 0, 0
+        self._address, self._announced = address, 0
         self.rank, self.size = rank, size
-        self._store = attend(address, seconds=MEET_SECONDS)
+        self._met = attend(address, seconds=MEET_SECONDS)
+        store = self._met.store
         limit = timedelta(seconds=MEET_SECONDS)
         name = name or f"member {rank}"
         self._where = f"weights on {name}"
-        notes = GroupNotes(f"weights, met at {address}", rank=rank, size=size)
+        notes = GroupNotes(f"weights, met at {place_of(address)}", rank=rank, size=size)
         self._notes = NOTES.add(self, notes)
         with notes.whole("meet"):
-            assemble(self._store, rank, size, seconds=MEET_SECONDS)
-            self._group = dist.ProcessGroupGloo(self._store, rank, size, limit)
+            assemble(store, rank, size, seconds=MEET_SECONDS)
+            self._group = dist.ProcessGroupGloo(store, rank, size, limit)
             self._groups: list[ProcessGroup] = []
-            self._presence = Presence(rank, self._addresses, name=name, where=self._where)
+            self._presence = Presence(rank, self.share, name=name, where=self._where)
 
     def close(self) -> None:
         """Leave it; who still waits for this member hears that it is gone.
@@ -120,10 +81,9 @@ class SyncGroup:
 
     def share(self, own: str) -> list[str]:
         """What each member gives, by rank, over the meeting's store."""
-        self._shared += 1
-        self._store.set(f"shared/{self._shared}/{self.rank}", own)
-        keys = [f"shared/{self._shared}/{rank}" for rank in range(self.size)]
-        return [self._store.get(key).decode() for key in keys]
+        what = self._met.signer.share()
+        self._met.set(f"{what}/{self.rank}", own)
+        return [self._met.get(f"{what}/{rank}") for rank in range(self.size)]
 
     def subgroup(self, ranks: Sequence[int], *, seconds: float) -> ProcessGroup | None:
         """A group of these members, None for another one. seconds: of one collective. Raises WorkerError
@@ -131,7 +91,7 @@ class SyncGroup:
         if self.rank not in ranks:
             return None
         named, place = ",".join(map(str, ranks)), list(ranks).index(self.rank)
-        store = PrefixStore(f"members {named}", self._store)
+        store = self._met.within(f"members {named}").store
         assemble(store, place, len(ranks), seconds=MEET_SECONDS)
         limit = timedelta(seconds=seconds)
         gloo = dist.ProcessGroupGloo(store, place, len(ranks), limit)
@@ -185,7 +145,7 @@ class SyncGroup:
         Raises WorkerError as `broadcast`.
         """
         if problem:
-            self._store.set("problem", problem)
+            self._met.set("problem", problem)
         whole = torch.tensor([int(not problem)])
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MIN  # type: ignore[assignment]
@@ -193,12 +153,12 @@ class SyncGroup:
         with self.telling(what), self._notes.whole("all_reduce min", whole):
             work = self._group.allreduce([whole], options)  # type: ignore[attr-defined]
             self._await(whole, work)
-        return "" if whole.item() else self._store.get("problem").decode()
+        return "" if whole.item() else self._met.get("problem")
 
     def announce(self, version: int) -> None:
         """Tell those who listen that weights of this version come now. The source's."""
         self._announced += 1
-        self._store.set(f"announced/{self._announced}", str(version))
+        self._met.set(f"announced/{self._announced}", str(version))
 
     def announcements(self, wanted: Callable[[], bool]) -> Iterator[int]:
         """Each version that the source announces, as it does; ends LISTEN_SECONDS after it is wanted no more.
@@ -206,13 +166,13 @@ class SyncGroup:
         For a thread of its own. Raises WorkerError when the source is gone.
         """
         try:
-            store, number = attend(self._address, seconds=MEET_SECONDS), 1
+            met, number = attend(self._address, seconds=MEET_SECONDS), 1
             while wanted():
                 try:
-                    store.wait([f"announced/{number}"], timedelta(seconds=LISTEN_SECONDS))
+                    met.store.wait([f"announced/{number}"], timedelta(seconds=LISTEN_SECONDS))
                 except dist.DistStoreError:
                     continue
-                yield int(store.get(f"announced/{number}"))
+                yield int(met.get(f"announced/{number}"))
                 number += 1
         except RuntimeError as error:
             source = self._presence.names[SOURCE_RANK]
@@ -220,9 +180,6 @@ class SyncGroup:
 
     def _await(self, result: Tensor, work: dist.Work) -> None:
         self._presence.await_all([Pending(result, [work])], range(self.size))
-
-    def _addresses(self, own: Address) -> list[Address]:
-        return [Address(**json.loads(given)) for given in self.share(json.dumps(asdict(own)))]
 
 
 def _as_group(gloo: dist.ProcessGroupGloo, store: Store, named: str) -> ProcessGroup:

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from torch._C._distributed_c10d import Store
-
+from rljob_runtime.devices.meetings import SignedStore, Signer
 from rljob_runtime.devices.tcp import listens, sockets
 
 Address = tuple[str, int]
@@ -20,15 +19,18 @@ Address = tuple[str, int]
 
 @dataclass(slots=True)
 class WorldConnections:
-    """addresses: where gloo listens in all processes of the world, this one among them."""
+    """addresses: where gloo listens in all processes of the world, this one among them. signer: what they
+    sign what they say with."""
 
     addresses: set[Address] = field(default_factory=set)
-    _world: tuple[Store, int, int] | None = field(default=None, init=False)
+    signer: Signer = field(default_factory=Signer, init=False)
+    _world: tuple[SignedStore, int, int] | None = field(default=None, init=False)
     _times: int = field(default=0, init=False)
 
-    def begin(self, store: Store, rank: int, size: int) -> None:
+    def begin(self, store: SignedStore, rank: int, size: int) -> None:
         """In a world of so many, who tell each other over this store."""
         self.addresses, self._world, self._times = set(), (store, rank, size), 0
+        self.signer = store.signer
 
     @contextmanager
     def of_groups(self) -> Iterator[None]:
@@ -54,7 +56,7 @@ class WorldConnections:
                 if not listens(each) and {_own(each), _peer(each)} & self.addresses:
                     each.shutdown(socket.SHUT_RDWR)
                     broken += 1
-        self.addresses, self._world = set(), None
+        self.addresses, self._world, self.signer = set(), None, Signer()
         return broken
 
 

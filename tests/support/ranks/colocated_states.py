@@ -10,7 +10,7 @@ from whole_runs import SMALL_JOB
 from rljob_api.check.load import read_job
 from rljob_api.topology.resolved import ResolvedJob, resolve
 from rljob_runtime.devices.backend_table import open_backend
-from rljob_runtime.devices.sync_group import Meeting
+from rljob_runtime.devices.meetings import Meeting
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.processes.device_roles import device_roles
 from rljob_runtime.worker.build import DeviceContext, make_states

@@ -11,7 +11,8 @@ from whole_runs import SMALL_JOB
 from rljob_api.check.load import read_job
 from rljob_api.topology.resolved import ResolvedJob, resolve
 from rljob_runtime.devices.backend_table import open_backend
-from rljob_runtime.devices.sync_group import Meeting, SyncGroup
+from rljob_runtime.devices.meetings import Meeting
+from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.processes.device_roles import device_roles
 from rljob_runtime.weights.weight_sync import WeightSync
 from rljob_runtime.worker.device_ranks import DeviceRanks, join

@@ -7,7 +7,8 @@ import torch.distributed as dist
 from colocated_states import job_of, states_of
 
 from rljob_api.topology.resolved import ResolvedJob
-from rljob_runtime.devices.sync_group import Meeting, SyncGroup
+from rljob_runtime.devices.meetings import Meeting
+from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.worker.device_states import DeviceStates
 
 

@@ -88,7 +88,7 @@ class DeviceWorker:
     def open_world(self, *present: str) -> str:
         """Open a meeting of the devices that this one computes with, all of whom are `present` (addresses);
         returns its address."""
-        from rljob_runtime.devices.sync_group import Meeting
+        from rljob_runtime.devices.meetings import Meeting
 
         self._world = Meeting(self.address())
         return self._world.address
@@ -134,7 +134,7 @@ class DeviceWorker:
     def open_sync(self) -> tuple[str, bool]:
         """Open a meeting of the devices that exchange weights; returns its address, and whether all devices
         that train come."""
-        from rljob_runtime.devices.sync_group import Meeting
+        from rljob_runtime.devices.meetings import Meeting
 
         self._meeting = Meeting(self.address())
         return self._meeting.address, self._states.port.planned
