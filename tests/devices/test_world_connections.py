@@ -9,6 +9,7 @@ from forked_ranks import on_ranks
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
+from rljob_runtime.devices.meetings import SignedStore, Signer
 from rljob_runtime.devices.world_connections import WorldConnections
 
 SIZE, GIVES_UP = 3, 1
@@ -17,7 +18,7 @@ SIZE, GIVES_UP = 3, 1
 def waits_for_who_gave_up(rank: int) -> tuple[int, float, str]:
     """Connections that the rank broke, how long it waited in a sum, and what it heard there."""
     connections, store = WorldConnections(), PrefixStore("own", _get_default_store())
-    connections.begin(store, rank, SIZE)
+    connections.begin(SignedStore(store, Signer("own")), rank, SIZE)
     with connections.of_groups():
         group = dist.new_group()
     with connections.of_groups():

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from queue import SimpleQueue
 
 from rljob_runtime.devices.silent_hosts import probe
+from rljob_runtime.devices.tcp import listening_host
 from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
 
@@ -56,7 +57,7 @@ class Presence:
     """
 
     def __init__(self, rank: int, share: Share, *, name: str, where: str) -> None:
-        self._rank, self._where, host = rank, where, _own_host()
+        self._rank, self._where, host = rank, where, listening_host()
         self._socket = socket.create_server((host, 0), backlog=BACKLOG)
         self._socket.settimeout(ANSWER_SECONDS)
         port, secret = self._socket.getsockname()[1], secrets.token_hex(SECRET_BYTES // 2)
@@ -271,11 +272,3 @@ def _connection(address: Address) -> socket.socket | None:
     except OSError:
         return None
     return link
-
-
-def _own_host() -> str:
-    """The address that the host's name stands for, as gloo has it; where it has none, this machine alone."""
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "127.0.0.1"

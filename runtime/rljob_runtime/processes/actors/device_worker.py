@@ -16,6 +16,7 @@ from rljob_api.topology.devices import keeps_engine
 from rljob_api.topology.elastic import DevicePlace
 from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.children.owned_folders import OwnedFolder
+from rljob_runtime.devices.tcp import LOOPBACK, stay_on_this_machine
 from rljob_runtime.processes.actors.addresses import LiveAddress, own_host
 from rljob_runtime.processes.actors.past_reports import PastReports
 from rljob_runtime.processes.hangs.reporter import start_reporter
@@ -61,6 +62,8 @@ class DeviceWorker:
         from rljob_runtime.worker.second_copies import second_copies
 
         self._role = role
+        if own_host() == LOOPBACK:
+            stay_on_this_machine()
         start_reporter(f"device-{role.rank}", dock.first, self._facts)
         self._spec = ResolvedJob.model_validate_json(job_json).spec
         needed = models if role.update_rank is not None else {"policy": models["policy"]}
