@@ -4,6 +4,7 @@ import pickle
 import secrets
 import time
 from datetime import timedelta
+from typing import Any
 
 import psutil
 import pytest
@@ -83,7 +84,7 @@ def test_what_a_stranger_wrote_at_a_meeting_is_not_read() -> None:
 class Code:
     """Runs where it is unpickled."""
 
-    def __reduce__(self) -> object:
+    def __reduce__(self) -> tuple[Any, ...]:
         return (open, ("/proc/none/unpickled",))
 
 
