@@ -8,6 +8,7 @@
     └── Permanent                trying again changes nothing until somebody changes something
         ├── NotFound             no such object
         ├── Forbidden            RBAC, quota or a policy refuses it
+        ├── NotOwned             somebody else made an object of a child's name
         ├── Invalid              the server understood the request and finds it wrong
         ├── Unauthorized         Ray does not take the job's token
         ├── MalformedReport      what MindCluster says of chips cannot be read
@@ -55,6 +56,10 @@ class Forbidden(Permanent):
 
 class Invalid(Permanent):
     """The server finds the request wrong; the message is the server's."""
+
+
+class NotOwned(Permanent):
+    """Somebody else made an object of the name that one of the job's has."""
 
 
 class Unauthorized(Permanent):

@@ -131,7 +131,8 @@ class Observed:
     None where it was not asked. replicas: that train, where they may be fewer. poll_seconds: how often a
     running job is asked about. stop_seconds: how long a run that was told to stop may take for its
     checkpoint. stacks: what the driver said when the pass before
-    asked it for its stacks, "" where it gave no answer; None where it was not asked. faults: of chips on
+    asked it for its stacks, "" where it gave no answer; None where it was not asked. refused: why the API
+    server, or the operator, did not do what the pass before decided. faults: of chips on
     nodes of the job's pods, None where nobody reads the reports; faulty_nodes: all nodes with a chip that
     warns or stops. rivals: other jobs that want the same devices, where it lacks some. queued: whether it
     runs only while Kueue has admitted its Workload. workload: as it is, None where there is none.
@@ -156,6 +157,7 @@ class Observed:
     replicas: ReplicasReport | None = None
     log: str = ""
     stacks: str | None = None
+    refused: str = ""
     faults: tuple[ChipFault, ...] | None = None
     faulty_nodes: tuple[str, ...] = ()
     rivals: tuple[Claim, ...] = ()

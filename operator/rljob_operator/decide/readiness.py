@@ -21,7 +21,7 @@ def missing_pods(draft: Draft) -> str:
         if (ready := sum(pod.role == role and pod.ready for pod in seen.pods)) < count
     ]
     if seen.cluster is None:
-        return "its RayCluster is being made"
+        return seen.refused or "its RayCluster is being made"
     return "; ".join([*short, *_reasons(draft)]) if short else ""
 
 

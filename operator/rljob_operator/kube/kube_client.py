@@ -84,6 +84,13 @@ class Kube:
         call = self._client.get(RESOURCES[api_version, kind], name, namespace=namespace)
         return _plain(await self._timed("get", f"{kind} {namespace}/{name}", call))
 
+    async def find(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
+        """The object, None where there is none."""
+        try:
+            return await self.get(api_version, kind, namespace, name)
+        except NotFound:
+            return None
+
     async def get_of_cluster(self, api_version: str, kind: str, name: str) -> Manifest:
         """The object of a kind that lives in no namespace. Raises NotFound."""
         call = self._client.get(CLUSTER_RESOURCES[api_version, kind], name)
@@ -110,9 +117,12 @@ class Kube:
 
         return await self._timed("list", f"{kind} of {namespace or 'all namespaces'}", collect())
 
-    async def apply(self, manifest: Manifest) -> Manifest:
-        """Create the object or set what the manifest says, by server-side apply, taking fields over."""
+    async def apply(self, manifest: Manifest, *, uid: str | None = None) -> Manifest:
+        """Create the object or set what the manifest says, by server-side apply, taking fields over. uid: of
+        the object that was seen. Raises Conflict where it is another one by now."""
         resource, namespace, name = _addressed(manifest)
+        if uid is not None:
+            manifest = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
         call = self._client.patch(
             resource,
             name,
@@ -163,15 +173,23 @@ class Kube:
         namespace: str,
         name: str,
         *,
+        uid: str | None = None,
         grace_seconds: int | None = None,
     ) -> bool:
-        """Delete the object, its dependents after it; False where there was none. 0 s: by force."""
-        call = self._client.delete(
-            RESOURCES[api_version, kind],
-            name,
+        """Delete the object, its dependents after it; False where there was none. uid: of the one that was
+        seen, None for any. 0 s: by force. Raises Conflict where it is another one by now."""
+        parameters = {
+            "uid": uid,
+            "gracePeriodSeconds": grace_seconds,
+            "propagationPolicy": CascadeType.BACKGROUND.value,
+        }
+        # lightkube's own `delete` has no preconditions
+        call = self._client._client.request(
+            "delete",
+            res=RESOURCES[api_version, kind],
+            name=name,
             namespace=namespace,
-            grace_period=grace_seconds,
-            cascade=CascadeType.BACKGROUND,
+            params=parameters,
         )
         try:
             await self._timed("delete", f"{kind} {namespace}/{name}", call)

@@ -5,8 +5,8 @@ recognised again is in the status before the action is taken.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -41,13 +41,16 @@ from rljob_operator.decide.model import (
     TellPods,
 )
 from rljob_operator.driver.ray_jobs import RayJobs
-from rljob_operator.errors import NotFound, OperatorError
+from rljob_operator.errors import Conflict, Forbidden, Invalid, NotFound, NotOwned, OperatorError
 from rljob_operator.kube.events import event_about
 from rljob_operator.kube.kube_answers import Manifest
+from rljob_operator.reconcile.observe import is_owned
 from rljob_operator.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+REFUSED = (Forbidden, Invalid, NotOwned)
+"""What a user or an administrator can mend."""
 RAY = ("ray.io/v1", "RayCluster")
 RLJOB = (f"{GROUP}/{VERSION}", KIND)
 
@@ -55,11 +58,14 @@ RLJOB = (f"{GROUP}/{VERSION}", KIND)
 class Writer(Protocol):
     """`Kube`, as far as a pass writes."""
 
+    async def find(
+        self, api_version: str, kind: str, namespace: str, name: str
+    ) -> Manifest | None: ...
     async def get_of_cluster(self, api_version: str, kind: str, name: str) -> Manifest: ...
     async def patch_status(
         self, manifest: Manifest, status: dict[str, Any], resource_version: str
     ) -> Manifest: ...
-    async def apply(self, manifest: Manifest) -> Manifest: ...
+    async def apply(self, manifest: Manifest, *, uid: str | None = None) -> Manifest: ...
     async def delete(
         self,
         api_version: str,
@@ -67,6 +73,7 @@ class Writer(Protocol):
         namespace: str,
         name: str,
         *,
+        uid: str,
         grace_seconds: int | None = None,
     ) -> bool: ...
     async def create_event(self, event: Manifest) -> None: ...
@@ -74,10 +81,11 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applier:
-    """Acts on one job. job: None for one that is refused, which has no actions; asked: as its spec says, also
-    where Kueue admitted fewer pods, which `workload` tells. living: its RayCluster as it is, None where it is
-    to be made. scale: tells the driver how many devices shall generate. checkpoint:
-    tells it to save after its step. stacks: asks the driver for them; takes deadline and message."""
+    """Acts on one job. job: None for one that is refused, which has no actions; asked: as its spec says,
+    also where Kueue admitted fewer pods, which `workload` tells. living: its RayCluster as it is, None
+    where it is to be made. pods: uids of its pods, by name. scale: tells the driver how many devices
+    shall generate. checkpoint: tells it to save after its step. stacks: asks the driver for them; takes
+    deadline and message."""
 
     kube: Writer
     ray: RayJobs | None
@@ -89,6 +97,7 @@ class Applier:
     asked: RLJob | None = None
     workload: Manifest | None = None
     living: Manifest | None = None
+    pods: Mapping[str, str] = field(default_factory=dict)
     scale: Callable[[int], Awaitable[None]] | None = None
     checkpoint: Callable[[], Awaitable[None]] | None = None
     stacks: Callable[[str, str], Awaitable[None]] | None = None
@@ -101,7 +110,11 @@ class Applier:
         )
         for action in decision.actions:
             logger.info("action=%s", action)
-            await self._act(action)
+            try:
+                await self._act(action)
+            except REFUSED as error:
+                await self._tell(Event(reason="Refused", message=str(error), warning=True))
+                raise
         for event in decision.events:
             await self._tell(event)
         return stored
@@ -114,12 +127,12 @@ class Applier:
             case ReleaseWorkers(cluster=cluster):
                 await self._make(cluster, released=True)
             case DeleteCluster(cluster=cluster):
-                await self.kube.delete(*RAY, namespace, cluster)
+                await self._delete(*RAY, cluster)
                 if self.settings.volcano:
-                    await self.kube.delete(VOLCANO, "PodGroup", namespace, cluster)
+                    await self._delete(VOLCANO, "PodGroup", cluster)
             case DeletePod(pod=pod, force=force):
-                grace = 0 if force else None
-                await self.kube.delete("v1", "Pod", namespace, pod, grace_seconds=grace)
+                grace, uid = 0 if force else None, self.pods[pod]
+                await self.kube.delete("v1", "Pod", namespace, pod, uid=uid, grace_seconds=grace)
             case Submit(submission=submission):
                 assert self.ray is not None and self.job is not None, "a valid job on a cluster"
                 await self.ray.submit(
@@ -143,13 +156,13 @@ class Applier:
                 assert self.asked is not None, "a Workload of a job that is refused"
                 priority = await self._priority(self.asked.spec.scheduling.priority_class)
                 wanted = workload(self.asked, self.identity, self.settings, priority=priority)
-                await self.kube.apply(wanted)
+                await self._apply(wanted)
             case DeleteWorkload():
-                await self.kube.delete(KUEUE, "Workload", namespace, child_name(self.identity))
+                await self._delete(KUEUE, "Workload", child_name(self.identity))
             case ReleaseQuota() | TellPods() | FinishWorkload():
                 await self._tell_kueue(action)
             case DeleteJob():
-                await self.kube.delete(*RLJOB, namespace, name)
+                await self.kube.delete(*RLJOB, namespace, name, uid=self.identity.uid)
 
     async def _make(
         self,
@@ -174,7 +187,37 @@ class Applier:
             living=self.living,
             avoid=avoid,
         ):
-            await self.kube.apply(manifest)
+            await self._apply(manifest)
+
+    async def _apply(self, manifest: Manifest) -> None:
+        """Make a child, or set what its manifest says. Raises NotOwned."""
+        uid = await self._own(
+            manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"]
+        )
+        await self.kube.apply(manifest, uid=uid)
+
+    async def _delete(self, version: str, kind: str, name: str) -> None:
+        """Raises NotOwned."""
+        if (uid := await self._own(version, kind, name)) is not None:
+            await self.kube.delete(version, kind, self.identity.namespace, name, uid=uid)
+
+    async def _own(self, version: str, kind: str, name: str) -> str | None:
+        """The uid of one of the job's objects; None where there is none. Raises NotOwned for somebody else's,
+        and Conflict for one of an earlier job of the same name, which Kubernetes deletes."""
+        found = await self.kube.find(version, kind, self.identity.namespace, name)
+        if found is None:
+            return None
+        metadata, what = found["metadata"], f"{kind} {self.identity.namespace}/{name}"
+        owners = metadata.get("ownerReferences", [])
+        if is_owned(found, self.identity.uid):
+            return str(metadata["uid"])
+        if any((o["kind"], o["name"]) == (KIND, self.identity.name) for o in owners):
+            raise Conflict(f"{what} is of an earlier RLJob of this name, and goes with it")
+        of = ", ".join(f"{o['kind']} {o['name']}" for o in owners) or "nobody"
+        raise NotOwned(
+            f"{what} is there already and belongs to {of}, not to this RLJob; delete it, or give the RLJob "
+            "another name"
+        )
 
     async def _grants(self) -> dict[Role, Grant] | None:
         """What Kueue's admission adds to the pods, None where it has none to do with them."""

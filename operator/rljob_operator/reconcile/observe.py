@@ -166,7 +166,7 @@ def own_workload(rljob: Manifest, cache: Cache) -> Manifest | None:
     """The job's Workload of Kueue."""
     key = JobKey(rljob["metadata"]["namespace"], rljob["metadata"]["name"])
     found = cache.of_job("Workload", key)
-    return next((w for w in found if _owned(w, rljob["metadata"]["uid"])), None)
+    return next((w for w in found if is_owned(w, rljob["metadata"]["uid"])), None)
 
 
 def observed(
@@ -187,7 +187,7 @@ def observed(
         JobKey(rljob["metadata"]["namespace"], rljob["metadata"]["name"]),
     )
     uid = rljob["metadata"]["uid"]
-    own = [c for c in cache.of_job("RayCluster", key) if _owned(c, uid)]
+    own = [c for c in cache.of_job("RayCluster", key) if is_owned(c, uid)]
     images = images_of(job.spec, settings) if job and settings else None
     named = status.ray_cluster.name if status.ray_cluster else None
     clusters = {
@@ -233,7 +233,7 @@ def living_cluster(rljob: Manifest, cache: Cache, status: RLJobStatus) -> Manife
     """The RayCluster that the status names, as it is."""
     key = JobKey(rljob["metadata"]["namespace"], rljob["metadata"]["name"])
     named = status.ray_cluster.name if status.ray_cluster else None
-    own = (c for c in cache.of_job("RayCluster", key) if _owned(c, rljob["metadata"]["uid"]))
+    own = (c for c in cache.of_job("RayCluster", key) if is_owned(c, rljob["metadata"]["uid"]))
     return next((c for c in own if c["metadata"]["name"] == named), None)
 
 
@@ -265,7 +265,7 @@ def _kueues_words(workload: Manifest) -> str:
     )
 
 
-def _owned(manifest: Manifest, uid: str) -> bool:
+def is_owned(manifest: Manifest, uid: str) -> bool:
     """Whether the job itself owns it, and not an earlier one of the same name."""
     owners = manifest["metadata"].get("ownerReferences", [])
     return any(owner["uid"] == uid for owner in owners)

@@ -30,14 +30,14 @@ from rljob_operator.driver.progress import (
     scale_driver,
 )
 from rljob_operator.driver.ray_jobs import RayJobs
-from rljob_operator.errors import NotFound
 from rljob_operator.kube.kube_answers import Manifest
 from rljob_operator.kube.kube_client import Kube
 from rljob_operator.metrics import Metrics
-from rljob_operator.reconcile.apply import Applier
+from rljob_operator.reconcile.apply import REFUSED, Applier
 from rljob_operator.reconcile.observe import (
     ask_ray,
     identity_of,
+    is_owned,
     job_of,
     living_cluster,
     observed,
@@ -87,6 +87,7 @@ class Reconciler:
     _tokens: dict[str, str] = field(default_factory=dict)
     _silent_since: dict[str, float] = field(default_factory=dict)
     _stacks: dict[str, str] = field(default_factory=dict)
+    _refused: dict[str, str] = field(default_factory=dict)
     _claims: dict[JobKey, Claim | None] = field(default_factory=dict)
 
     async def __call__(self, key: JobKey) -> None:
@@ -113,6 +114,7 @@ class Reconciler:
             poll_seconds=poll_seconds(self.cache.count("RLJob"), self.chance()),
             stop_seconds=self.settings.stop_seconds,
             stacks=self._stacks.get(identity.uid),
+            refused=self._refused.get(identity.uid, ""),
             faults=self._chip_faults(seen),
             faulty_nodes=self.faults.nodes() if self.faults else (),
             rivals=self._rivals(key, seen),
@@ -129,11 +131,17 @@ class Reconciler:
             workload=workload,
             token=token,
             living=living_cluster(rljob, self.cache, decision.status),
+            pods={pod.name: pod.uid for pod in (*seen.pods, *seen.older_pods)},
             scale=self._scale(identity, status, token),
             checkpoint=self._checkpoint(identity, status, token),
             stacks=self._ask_stacks(identity, status, token),
         )
-        stored = await applier.apply(decision)
+        try:
+            stored = await applier.apply(decision)
+        except REFUSED as error:
+            self._refused[identity.uid] = str(error)
+            raise
+        self._refused.pop(identity.uid, None)
         self.cache.put("RLJob", stored, now=self.clock())
         self._count(seen, decision.status)
         self._tell_rivals(key, self._claim(replace(seen, status=decision.status)))
@@ -150,6 +158,7 @@ class Reconciler:
         self._tokens.pop(uid, None)
         self._silent_since.pop(uid, None)
         self._stacks.pop(uid, None)
+        self._refused.pop(uid, None)
 
     def _patient(self, identity: Identity, status: RLJobStatus, answer: RayAnswer) -> RayAnswer:
         """A short silence is a hiccup: of the network, or of a busy operator."""
@@ -169,9 +178,9 @@ class Reconciler:
         return self._tokens[identity.uid]
 
     async def _known_token(self, identity: Identity) -> str | None:
-        try:
-            secret = await self.kube.get("v1", "Secret", identity.namespace, child_name(identity))
-        except NotFound:
+        name = child_name(identity)
+        secret = await self.kube.find("v1", "Secret", identity.namespace, name)
+        if secret is None or not is_owned(secret, identity.uid):
             return None
         return base64.b64decode(secret["data"][TOKEN_KEY]).decode()
 

@@ -12,25 +12,26 @@ from rljob_operator.kube.kube_resources import PLURALS
 from rljob_operator.main import LEASE_NAME
 
 # (group, resource): verbs. `informers` and `resync` watch and list; `apply`, `reconcile` and `events` do the
-# rest, where a server-side apply of something new is patch and create.
+# rest, where a server-side apply of something new is patch and create. What is made or deleted is read first:
+# it may be somebody else's.
 NEEDED = {
     ("rljob.io", "rljobs"): {"list", "watch", "delete"},
     ("rljob.io", "rljobs/status"): {"patch"},
     ("rljob.io", "rljobs/finalizers"): {"update"},
-    ("ray.io", "rayclusters"): {"list", "watch", "create", "patch", "delete"},
+    ("ray.io", "rayclusters"): {"get", "list", "watch", "create", "patch", "delete"},
     ("", "pods"): {"list", "watch", "delete"},
     ("", "secrets"): {"get", "create", "patch"},
-    ("", "configmaps"): {"create", "patch"},
-    ("", "serviceaccounts"): {"create", "patch"},
-    ("networking.k8s.io", "networkpolicies"): {"create", "patch"},
-    ("resource.k8s.io", "resourceclaimtemplates"): {"create", "patch"},
+    ("", "configmaps"): {"get", "create", "patch"},
+    ("", "serviceaccounts"): {"get", "create", "patch"},
+    ("networking.k8s.io", "networkpolicies"): {"get", "create", "patch"},
+    ("resource.k8s.io", "resourceclaimtemplates"): {"get", "create", "patch"},
     ("", "events"): {"get", "create", "patch"},
 }
 KUEUES = {
-    ("kueue.x-k8s.io", "workloads"): {"list", "watch", "create", "patch", "delete"},
+    ("kueue.x-k8s.io", "workloads"): {"get", "list", "watch", "create", "patch", "delete"},
     ("kueue.x-k8s.io", "workloads/status"): {"patch"},
 }
-VOLCANOS = {("scheduling.volcano.sh", "podgroups"): {"create", "patch", "delete"}}
+VOLCANOS = {("scheduling.volcano.sh", "podgroups"): {"get", "create", "patch", "delete"}}
 READ = {"get", "list", "watch"}
 CHANGE = {"create", "update", "patch", "delete", "deletecollection"}
 USERS = ["rljob-editor", "rljob-viewer"]
@@ -137,7 +138,7 @@ def test_the_emulated_plugin_may_write_reports_by_an_account_of_its_own(render):
     role = only(manifests, "Role", "rljob-device-plugin")
     _, pod = pod_of(only(manifests, "DaemonSet"))
     assert role["metadata"]["namespace"] == "kube-system"
-    assert allowed(role) == {("", "configmaps"): {"create", "patch"}}
+    assert allowed(role) == {("", "configmaps"): {"get", "create", "patch"}}
     assert pod["serviceAccountName"] == "rljob-device-plugin"
     assert "--reports=kube-system" in pod["containers"][0]["args"]
     _, without = pod_of(only(render("emulatedDevicePlugin.enabled=true"), "DaemonSet"))

@@ -85,6 +85,26 @@ async def test_missing_objects_are_not_found_and_deleting_them_is_no_error(kube,
     assert await kube.delete(*RLJOB, namespace, "spell-backward") is False
 
 
+async def test_an_object_that_is_another_one_by_now_is_neither_changed_nor_deleted(
+    kube, namespace, job
+):
+    named = {"namespace": namespace, "name": "s"}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": named, "stringData": {"a": "1"}}
+    made = await kube.apply(secret)
+
+    with pytest.raises(Conflict):
+        await kube.apply(secret | {"stringData": {"a": "2"}}, uid="another")
+    with pytest.raises(Conflict):
+        await kube.apply(secret | {"metadata": named | {"name": "t"}}, uid="another")
+    with pytest.raises(Conflict):
+        await kube.delete(*RLJOB, namespace, "spell-backward", uid="another")
+
+    assert (await kube.get("v1", "Secret", namespace, "s"))["data"] == made["data"]
+    assert await kube.find("v1", "Secret", namespace, "t") is None
+    uid = job["metadata"]["uid"]
+    assert await kube.delete(*RLJOB, namespace, "spell-backward", uid=uid) is True
+
+
 async def test_a_second_creation_is_a_conflict(kube, job, make_job):
     with pytest.raises(Conflict):
         await kube.create(make_job())

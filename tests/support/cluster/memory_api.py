@@ -71,6 +71,9 @@ class MemoryApi:
             path = f"{path}/{body['metadata']['name']}"
             return (409, _refusal(409)) if path in self.objects else (201, self.write(path, body))
         before = self.objects.get(path)
+        asked = request.url.params.get("uid") or (body or {}).get("metadata", {}).get("uid")
+        if before is not None and asked not in (None, before["metadata"]["uid"]):
+            return 409, _refusal(409)
         if request.method == "PATCH" and "apply" in kind:
             return 200, self.write(path, _merged(before or {}, body))
         if before is None:
