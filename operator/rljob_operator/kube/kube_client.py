@@ -119,7 +119,7 @@ class Kube:
 
     async def apply(self, manifest: Manifest, *, uid: str | None = None) -> Manifest:
         """Create the object or set what the manifest says, by server-side apply, taking fields over. uid: of
-        the object that was seen. Raises Conflict where it is another one by now."""
+        the object that was seen. Raises Conflict where it is gone by now, Invalid where it is another one."""
         resource, namespace, name = _addressed(manifest)
         if uid is not None:
             manifest = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}

@@ -92,7 +92,7 @@ async def test_an_object_that_is_another_one_by_now_is_neither_changed_nor_delet
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": named, "stringData": {"a": "1"}}
     made = await kube.apply(secret)
 
-    with pytest.raises(Conflict):
+    with pytest.raises(Invalid):
         await kube.apply(secret | {"stringData": {"a": "2"}}, uid="another")
     with pytest.raises(Conflict):
         await kube.apply(secret | {"metadata": named | {"name": "t"}}, uid="another")

@@ -7,13 +7,23 @@ from job_client import condition, phase, running
 
 NAME = "spell-backward"
 OWNER = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "site", "uid": "1234"}
+CLUSTER = {
+    "headGroupSpec": {
+        "rayStartParams": {},
+        "template": {
+            "metadata": {"labels": {}},
+            "spec": {"containers": [{"name": "ray", "image": "example.com/ray:1"}]},
+        },
+    },
+    "workerGroupSpecs": [],
+}
 OTHERS: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
     "a Secret of nobody": ("v1", "Secret", f"{NAME}-rljob", {"stringData": {"mine": "yes"}}, "nobody"),
     "a ConfigMap of a Deployment": (
         "v1", "ConfigMap", f"{NAME}-rljob", {"data": {"mine": "yes"}}, "Deployment site",
     ),
     "a RayCluster of nobody": (
-        "ray.io/v1", "RayCluster", f"{NAME}-0", {"spec": {"workerGroupSpecs": []}}, "nobody",
+        "ray.io/v1", "RayCluster", f"{NAME}-0", {"spec": CLUSTER}, "nobody",
     ),
 }  # fmt: skip
 
@@ -64,7 +74,7 @@ async def test_a_suspended_job_deletes_no_raycluster_that_took_the_place_of_its_
                 "apiVersion": "ray.io/v1",
                 "kind": "RayCluster",
                 "metadata": {"namespace": namespace, "name": f"{NAME}-0"},
-                "spec": {"workerGroupSpecs": []},
+                "spec": CLUSTER,
             }
         )
         await jobs.change(suspend=True)

@@ -195,7 +195,9 @@ class FakeKubeRay:
         await self.api("PATCH", f"{_pods(namespace)}/{name}/status", {"status": status})
 
     async def _token(self, cluster: Manifest) -> str:
-        """As a head reads it from the Secret that the RayCluster names."""
+        """As a head reads it from the Secret that the RayCluster names; somebody else's may name none."""
+        if "authOptions" not in cluster["spec"]:
+            return ""
         namespace = cluster["metadata"]["namespace"]
         secret = cluster["spec"]["authOptions"]["secretName"]
         secret = await self.api("GET", f"/api/v1/namespaces/{namespace}/secrets/{secret}")

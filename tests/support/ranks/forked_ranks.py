@@ -102,7 +102,9 @@ class _Rank:
             self.answer = pickle.loads(self.pipe.recv_bytes())
         except EOFError:
             self.process.join()
-            self.answer = (False, f"died without a word, exit code {self.process.exitcode}")
+            code = self.process.exitcode or 0
+            where = f" at\n{self.stack.read_text()}" if code < 0 and self.stack.exists() else ""
+            self.answer = (False, f"died without a word, exit code {code}{where}")
 
     def reason(self) -> str:
         """Why there is no result; of a rank that still runs, where it stands."""
@@ -154,6 +156,7 @@ def _live(
     os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"
     with open(folder / f"stack-{rank}", "w") as stack:
         faulthandler.register(signal.SIGUSR1, file=stack)
+        faulthandler.enable(file=stack)
         try:
             dist.init_process_group(
                 "gloo",
