@@ -34,6 +34,8 @@ NOT_OF_A_PASS = {
     "RayJobs.status": "for programs that ask for no more",
     "RayJobs.delete": "for programs that tidy up",
 }
+CONFIG = f"/api/v1/namespaces/team/configmaps/{KEY.name}-rljob"
+OWNED = {"metadata": {"ownerReferences": []}}
 NEVER_SUSPENDED = {"Kube._timed: async with asyncio.timeout(self._timeout_seconds)"}
 
 
@@ -63,13 +65,20 @@ def fails_once(world: World) -> None:
 
 
 def is_suspended_once(world: World) -> None:
-    drivers = world.ray.drivers
+    """Meanwhile somebody else's ConfigMap takes the place of its own, and goes once the job has said so."""
+    drivers, objects = world.ray.drivers, world.api.objects
+    refused = any(event["reason"] == "Refused" for event in world.api.stored("Event"))
+    if refused and "ownerReferences" not in objects.get(CONFIG, OWNED)["metadata"]:
+        objects.pop(CONFIG)
     if len(drivers) > 1:
         ends_well(world)
     elif drivers and drivers[0].lives and drivers[0].asked > 2:
         world.set(suspend=True)
     elif world.phase == "Suspended":
         world.set(suspend=False)
+        objects.pop(CONFIG)
+        foreign = {"name": CONFIG.rpartition("/")[2], "namespace": "team"}
+        world.api.write(CONFIG, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": foreign})
 
 
 def loses_its_head(world: World) -> None:
