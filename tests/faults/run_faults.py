@@ -4,7 +4,8 @@
 
 Each is tried with the test files that import its module first, then with those of the folders that do,
 then with everything that starts neither Ray nor vLLM; what survives that meets whole runs. A fault is
-caught by the first test that fails. Results go to results.json and README.md beside this file.
+caught by the first test that fails; `first` in faults.yaml names a file that is tried before the others.
+Results go to results.json and README.md beside this file.
 """
 
 import argparse
@@ -35,6 +36,7 @@ COPIED = (".ci", ".github", "benchmarks", "crds", "docs", "e2e", "examples", "he
           "runtime", "scripts", "tests")  # fmt: skip
 ROUNDS = ("files that import it", "their folders", "all but whole runs", "whole runs")
 ROUND_SECONDS = (240, 420, 900, 1500)
+NOBODY = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.com")
 QUICK, WHOLE = "not ray and not vllm and not run", "run or ray"
 FAILED = re.compile(
     r"^(?:\[gw\d+\] \[ *\d+%\] )?(?:FAILED|ERROR) (\S+(?:\[.*?\])?)"
@@ -100,7 +102,7 @@ def rounds_of(fault: Fault) -> list[tuple[list[str], str]]:
                 name.startswith(f"{package}.") for name in imports(f))
         ]  # fmt: skip
     folders = sorted({f.parent for f in files})
-    named = [str(f.relative_to(ROOT)) for f in files]
+    named = [*fault.get("first", "").split(), *(str(f.relative_to(ROOT)) for f in files)]
     return [
         (named, QUICK),
         ([str(f.relative_to(ROOT)) for f in folders], QUICK),
@@ -165,9 +167,10 @@ def copied(folder: Path) -> Path:
     for name in COPIED:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ROOT.glob("*"):
-        if file.is_file():
+        if file.is_file() and file.name != ".git":  # of a worktree
             shutil.copy2(file, folder)
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    for words in (["init", "-q"], ["add", "-A"], [*NOBODY, "commit", "-qm", "a copy"]):
+        subprocess.run(["git", *words], cwd=folder, check=True)
     return folder
 
 
