@@ -23,7 +23,7 @@ class BrokenKube:
     def __init__(self, *failures):
         self.failures = list(failures)
 
-    async def list(self, api_version, kind, namespace=None, *, labels=None):
+    async def list(self, api_version, kind, namespace=None, *, labels=None, keep=dict):
         if self.failures:
             raise self.failures.pop(0)
         return [JOB] if kind == "RLJob" else []

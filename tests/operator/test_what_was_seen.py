@@ -4,7 +4,8 @@ import kopf
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from rljob_operator.watch.cache import JOB_LABEL, KINDS, Cache, JobKey
+from rljob_operator.reconcile.observe import job_of
+from rljob_operator.watch.cache import JOB_LABEL, KINDS, Cache, JobKey, kept
 from rljob_operator.watch.informers import WatchAges, configure, register, watch_trace
 from rljob_operator.watch.resync import resync
 
@@ -111,6 +112,25 @@ def test_a_pod_is_kept_small_and_changes_that_decide_nothing_are_no_news():
     ]
 
 
+def test_of_a_job_that_is_too_large_the_problem_is_kept_and_of_none_what_kubectl_notes():
+    cache, large = Cache(), {"rewards": [{"params": [0] * 100_000}]}
+    notes = {"kubectl.kubernetes.io/last-applied-configuration": "{}", "a": "b"}
+    whole = manifest("job", spec=large)
+    whole["metadata"]["annotations"] = notes
+    cache.put("RLJob", whole, now=0)
+
+    listed = kept("RLJob", whole)
+    again = cache.replace("RLJob", [listed], began=1, namespaces=None)
+
+    job = cache.get("RLJob", "ns", "job")
+    assert job["spec"] == {}
+    assert job["metadata"]["annotations"] == {"a": "b"}
+    (problem,) = job_of(job)[1]
+    assert problem.path == "spec.rewards[0].params"
+    assert listed == job
+    assert again == set()
+
+
 def test_an_object_that_moves_to_another_job_is_news_for_both():
     cache = Cache()
     cache.put("Pod", manifest("p", job="job"), now=0)
@@ -165,7 +185,7 @@ async def test_a_resync_lists_every_kind_fills_the_cache_and_queues_every_job():
         def __init__(self):
             self.asked = []
 
-        async def list(self, api_version, kind, namespace=None, *, labels=None):
+        async def list(self, api_version, kind, namespace=None, *, labels=None, keep=dict):
             self.asked.append((api_version, kind, namespace, labels))
             return [manifest("job")] if kind == "RLJob" else []
 

@@ -25,6 +25,7 @@ from rljob_api.check.metadata_rules import metadata_problems
 from rljob_api.check.pod_rules import POD_RULES
 from rljob_api.check.profile_rules import PROFILE_RULES
 from rljob_api.check.rules import RULES
+from rljob_api.check.size import size_problem
 from rljob_api.check.tool_rules import TOOL_RULES
 from rljob_api.check.tracking_rules import TRACKING_RULES
 from rljob_api.check.turn_rules import TURN_RULES
@@ -61,6 +62,8 @@ def read_job(manifest: Any, *, name: str = "RLJob") -> RLJob:
         found = "is empty" if manifest is None else f"is {show(manifest)}"
         message = f"{found}; write an RLJob: apiVersion, kind, metadata, spec"
         raise InvalidJob([Problem(name, message)])
+    if (too_large := size_problem(manifest)) is not None:
+        raise InvalidJob([too_large])
     try:
         job = RLJob.model_validate(manifest, by_alias=True, by_name=False)
     except ValidationError as error:

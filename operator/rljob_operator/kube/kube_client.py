@@ -25,6 +25,8 @@ from rljob_operator.kube.kube_transport import AiohttpTransport
 FIELD_MANAGER = "rljob-operator"
 TIMEOUT_SECONDS = 30.0
 PAGE_SIZE = 500  # objects of one answer of a list: keeps a thousand jobs out of one JSON document
+PAGE_SIZES = {"RLJob": 25}
+"""Of kinds whose objects anybody may make as large as etcd takes them, 1.5 MiB."""
 
 T = TypeVar("T")
 
@@ -103,17 +105,19 @@ class Kube:
         namespace: str | None = None,
         *,
         labels: Mapping[str, str | None] | None = None,
+        keep: Callable[[Manifest], Manifest] = dict,
     ) -> list[Manifest]:
-        """All objects of a kind. namespace: None means all. labels: value, or None for "has it"."""
+        """All objects of a kind. namespace: None means all. labels: value, or None for "has it". keep: what
+        of an object is worth its memory."""
         items = self._client.list(
             RESOURCES[api_version, kind],
             namespace=ALL_NS if namespace is None else namespace,
-            chunk_size=PAGE_SIZE,
+            chunk_size=min(PAGE_SIZE, PAGE_SIZES.get(kind, PAGE_SIZE)),
             labels=dict(labels or {}),
         )
 
         async def collect() -> list[Manifest]:  # an answer's items leave out what they are
-            return [{"apiVersion": api_version, "kind": kind, **item} async for item in items]
+            return [keep({"apiVersion": api_version, "kind": kind, **item}) async for item in items]
 
         return await self._timed("list", f"{kind} of {namespace or 'all namespaces'}", collect())
 

@@ -34,7 +34,7 @@ from rljob_operator.driver.ray_jobs import RayJobs
 from rljob_operator.errors import OperatorError
 from rljob_operator.kube.kube_answers import Manifest
 from rljob_operator.settings import Settings
-from rljob_operator.watch.cache import POD_CHIPS, Cache, JobKey
+from rljob_operator.watch.cache import POD_CHIPS, TOO_LARGE, Cache, JobKey
 
 LOG_LINES = 20
 JOB_FIELDS = ("name", "namespace", "labels", "annotations")
@@ -55,6 +55,8 @@ def job_of(
     rljob: Manifest, settings: Settings | None = None
 ) -> tuple[RLJob | None, tuple[Problem, ...]]:
     """The job as the contract reads it, or what is wrong with it. settings: it must be possible with them."""
+    if TOO_LARGE in rljob:
+        return None, (rljob[TOO_LARGE],)
     metadata = {key: rljob["metadata"][key] for key in JOB_FIELDS if key in rljob["metadata"]}
     document = {key: rljob.get(key) for key in ("apiVersion", "kind", "spec")}
     try:

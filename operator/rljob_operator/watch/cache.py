@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from rljob_api.check.size import size_problem
 from rljob_operator.kube.kube_answers import Manifest
 
 JOB_LABEL = "rljob.io/job"
@@ -31,6 +32,9 @@ POD_CHIPS = "huawei.com/AscendReal"
 """Annotation of the chips that a pod has, with commas, by Ascend's device plugin."""
 POD_SPEC = ("nodeName", "schedulingGates")
 POD_STATUS = ("phase", "reason", "message", "podIP", "hostIP", "startTime", "conditions")
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+TOO_LARGE = "tooLarge"
+"""Key of the problem of an RLJob whose spec is not kept, as it is too large."""
 CONTAINER = ("name", "ready", "restartCount", "containerID", "imageID", "state", "lastState")
 
 
@@ -111,7 +115,7 @@ class Cache:
             return set()
         if before is not None and not _is_newer(manifest, before.object):
             return set()
-        entry = Entry(_kept(kind, manifest), _job_of(kind, manifest), now)
+        entry = Entry(kept(kind, manifest), _job_of(kind, manifest), now)
         self._counts[kind] += before is None
         self._entries[key] = entry
         if before is not None and before.job == entry.job and _same(before.object, entry.object):
@@ -215,11 +219,16 @@ def _same(one: Manifest, other: Manifest) -> bool:
     }
 
 
-def _kept(kind: Kind, manifest: Manifest) -> Manifest:
-    """What of the object is worth its memory."""
+def kept(kind: Kind, manifest: Manifest) -> Manifest:
+    """What of the object is worth its memory; the same again of what is that already."""
     if kind == "Pod":
         return _pod_facts(manifest)
     metadata = {key: value for key, value in manifest["metadata"].items() if key != "managedFields"}
+    if LAST_APPLIED in metadata.get("annotations", {}):  # all of it once more
+        annotations = metadata["annotations"].items()
+        metadata["annotations"] = {key: value for key, value in annotations if key != LAST_APPLIED}
+    if kind == "RLJob" and (problem := size_problem(manifest)) is not None:
+        return {**manifest, "metadata": metadata, "spec": {}, TOO_LARGE: problem}
     return {**manifest, "metadata": metadata}
 
 

@@ -7,11 +7,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Never, Protocol
 
 from rljob_operator.errors import NotFound, Temporary
 from rljob_operator.kube.kube_answers import Manifest
-from rljob_operator.watch.cache import JOB_LABEL, Cache, JobKey
+from rljob_operator.watch.cache import JOB_LABEL, Cache, JobKey, kept
 from rljob_operator.watch.informers import LABELLED, WATCHED, Queue
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class Lister(Protocol):
         namespace: str | None = None,
         *,
         labels: Mapping[str, str | None] | None = None,
+        keep: Callable[[Manifest], Manifest] = dict,
     ) -> list[Manifest]: ...
 
 
@@ -86,7 +88,9 @@ async def resync(
         found = [
             manifest
             for namespace in (namespaces or (None,))
-            for manifest in await kube.list(api_version, kind, namespace, labels=labels)
+            for manifest in await kube.list(
+                api_version, kind, namespace, labels=labels, keep=partial(kept, kind)
+            )
         ]
         listed = set(namespaces) if namespaces else None
         news |= cache.replace(kind, found, began=began, namespaces=listed)

@@ -106,6 +106,20 @@ async def test_a_job_that_breaks_a_rule_is_told_where_and_nothing_is_made(
     assert [event["type"] for event in await jobs.events()] == ["Warning"]
 
 
+async def test_a_job_that_is_too_large_is_told_by_path_and_nothing_is_made(
+    operator, ray, kube, jobs, make_job, namespace
+):
+    large = {"name": "r", "type": "acme.x", "params": {"p": [0] * 400_000}}
+
+    async with operator():
+        await kube.create(make_job(rewards=[large]))
+        refused = await jobs.until(lambda job: phase(job) == "Invalid")
+
+    said = condition(refused, "Validated")["message"]
+    assert said.startswith("spec.rewards[0].params.p: takes 1200000 of the spec's 120")
+    assert await jobs.names(*CLUSTERS) == await jobs.names("v1", "Secret") == []
+
+
 async def test_a_changed_spec_is_applied_to_the_running_job(operator, kube, jobs, make_job):
     async with operator():
         await kube.create(make_job())

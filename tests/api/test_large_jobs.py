@@ -1,0 +1,63 @@
+"""What is long belongs into a file: a large spec is refused by the path of what makes it large."""
+
+import copy
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rljob_api.check.load import read_job
+from rljob_api.check.size import MAX_SPEC_BYTES, size_problem
+from rljob_api.spec.problems import InvalidJob
+
+JOB: dict[str, Any] = yaml.safe_load(
+    (Path(__file__).parents[2] / "examples/quickstart.yaml").read_text()
+)
+
+
+def with_params(**params: object) -> dict[str, Any]:
+    job = copy.deepcopy(JOB)
+    job["spec"]["data"]["reasoningGym"]["params"] = params
+    return job
+
+
+def test_the_part_that_makes_a_spec_too_large_is_named_with_the_limit() -> None:
+    with pytest.raises(InvalidJob) as refused:
+        read_job(with_params(short=1, long=[0] * 700_000))
+
+    (problem,) = refused.value.problems
+    assert problem.path == "spec.data.reasoningGym.params.long"
+    assert problem.message.startswith("takes 2100000 of the spec's 2100")
+    assert "131072 is the limit; put what is long into a file" in problem.message
+
+
+def test_of_many_small_parts_what_holds_them_is_named() -> None:
+    problem = size_problem(with_params(**{f"p{n}": "a" * 100 for n in range(2000)}))
+
+    assert problem is not None
+    assert problem.path == "spec.data.reasoningGym.params"
+
+
+def test_a_spec_of_the_largest_size_passes() -> None:
+    room = MAX_SPEC_BYTES - len(yaml.safe_dump(JOB["spec"]))
+
+    assert size_problem(with_params(p="a" * (room - 2000))) is None
+    assert size_problem(with_params(p="a" * MAX_SPEC_BYTES)) is not None
+
+
+ODD: dict[str, object] = {
+    "nothing": None,
+    "a number": 3,
+    "a list": [],
+    "more digits than Python writes": {"a": 10**5000},
+    "a key that is no text": {(1, 2): 3},
+    "a date": {"a": datetime.date(2026, 1, 1)},
+    "half a character": {"a": "\ud800"},
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_what_is_no_json_has_no_size_here_and_is_refused_elsewhere(odd: object) -> None:
+    assert size_problem({"spec": odd}) is None
