@@ -83,6 +83,7 @@ def test_every_other_block_is_known() -> None:
         "README.md": "RLJob",
         "docs/ascend.md": "Pod",
         "docs/device-plugin.md": "emulatedDevicePlugin",
+        "docs/install.md": "ResourceQuota",
         "docs/lifecycle.md": "integrations",
         "docs/operator.md": "faults",
     }
