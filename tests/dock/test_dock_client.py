@@ -1,11 +1,13 @@
 """Client and servers together over sockets: the whole way of a row, refusals, back pressure."""
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import socket
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from rljob_runtime.dock.wire import tcp
 from rljob_runtime.dock.wire.channel import Channel, Identity
 from rljob_runtime.dock.wire.frames import Kind, pack_head
 from rljob_runtime.dock.wire.messages import AskController, AskWarehouse
+from rljob_runtime.dock.wire.peer import READ_BYTES, STRANGER_BYTES
 from rljob_runtime.errors import DockError, DockFull, DockLost, DockRefused, DockTimeout
 
 
@@ -395,6 +398,29 @@ def test_a_silent_connection_is_closed(make_dock, monkeypatch) -> None:
             assert raw.recv(1) == b""
 
     assert dock.client("watch").stats().refused == {"silent": 1}
+
+
+def test_many_silent_connections_make_room_for_others_and_take_little_memory(
+    make_dock, monkeypatch
+) -> None:
+    dock = make_dock()
+    server, place = dock.threads[0].server, dock.address.warehouses[0]
+    assert dock.client("watch").stats().refused == {}  # controllers are greeted
+
+    with monkeypatch.context() as crowded, contextlib.ExitStack() as still_open:
+        crowded.setattr("rljob_runtime.dock.wire.wire_server.STRANGERS", 3)
+        crowded.setattr("rljob_runtime.dock.wire.wire_server.PATIENCE_SECONDS", -1.0)
+        connect = partial(socket.create_connection, place, timeout=30)
+        silent = [still_open.enter_context(connect()) for _ in range(3)]
+        wait_until("they are connected", lambda: sum(p._open for p in set(server._strangers)) == 3)
+        silent += [still_open.enter_context(connect()) for _ in range(2)]
+        ended = [one.recv(1) for one in silent[:2]]
+        held = {peer.trusted: len(peer._buffer) for peer in set(server.peers)}
+
+    assert ended == [b"", b""]
+    assert held == {False: STRANGER_BYTES, True: READ_BYTES}
+    assert STRANGER_BYTES * 16 < READ_BYTES
+    assert dock.client("watch").stats().refused == {"silent": 2}
 
 
 def test_an_error_inside_a_server_is_answered_and_counted(make_dock, monkeypatch) -> None:

@@ -18,6 +18,7 @@ from xxhash import xxh3_64, xxh3_64_digest
 from rljob_runtime.dock.wire import unix
 from rljob_runtime.dock.wire.frames import (
     HEAD_BYTES,
+    MAX_STRANGER_BYTES,
     SUM_BYTES,
     Frame,
     Kind,
@@ -31,6 +32,8 @@ from rljob_runtime.dock.wire.messages import DONE
 from rljob_runtime.dock.wire.tcp import notice_silence
 
 READ_BYTES = 256 << 10
+STRANGER_BYTES = 2 * MAX_STRANGER_BYTES
+"""Kept for a connection that has not shown the token: more than a frame of it may have."""
 CHUNK_BYTES = 1 << 20
 MAX_BUFFERS = 512
 NO_PAYLOAD = memoryview(b"")
@@ -86,7 +89,7 @@ class Peer(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._on_malformed = on_malformed
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(READ_BYTES)
+        self._buffer = bytearray(STRANGER_BYTES)
         self._filled = 0
         self._body: memoryview | None = None
         self._task: asyncio.Task[None] | None = None
@@ -149,6 +152,9 @@ class Peer(asyncio.BufferedProtocol):
                     self._end_body()
             else:
                 self._parse()
+                if self.trusted and len(self._buffer) < READ_BYTES:
+                    # another one: the loop still looks at this
+                    self._buffer = self._buffer + bytes(READ_BYTES - len(self._buffer))
         except MalformedFrame as error:
             reply = self._on_malformed(self, error)
             if reply is not None:

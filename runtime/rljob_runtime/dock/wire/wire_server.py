@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 HELLO_SECONDS = 10.0
 """A connection that has not shown the token by then is closed."""
+STRANGERS, PATIENCE_SECONDS = 64, 1.0
+"""So many connections may be silent for longer than that; one more closes the oldest of them."""
 
 
 class DockServer:
@@ -42,6 +44,7 @@ class DockServer:
         self._requests: Counter[Kind] = Counter()
         self._failed_requests = 0
         self.peers: set[Peer] = set()
+        self._strangers: dict[Peer, float] = {}
         self._token = token.encode()
         self._host, self._port = host, port
         self._servers: list[asyncio.Server] = []
@@ -117,17 +120,23 @@ class DockServer:
 
     def _new_peer(self) -> Peer:
         peer = Peer(on_frame=self._on_frame, on_lost=self._on_lost, on_malformed=self._on_malformed)
+        loop = asyncio.get_running_loop()
         self.peers.add(peer)
-        asyncio.get_running_loop().call_later(HELLO_SECONDS, self._close_stranger, peer)
+        self._strangers[peer] = loop.time()
+        oldest, since = next(iter(self._strangers.items()))
+        if len(self._strangers) > STRANGERS and loop.time() - since > PATIENCE_SECONDS:
+            self._close_stranger(oldest)
+        loop.call_later(HELLO_SECONDS, self._close_stranger, peer)
         return peer
 
     def _close_stranger(self, peer: Peer) -> None:
-        if not peer.trusted and peer in self.peers:
+        if self._strangers.pop(peer, None) is not None:
             self.refused["silent"] += 1
             peer.close()
 
     def _on_lost(self, peer: Peer) -> None:
         self.peers.discard(peer)
+        self._strangers.pop(peer, None)
         if peer.trusted:
             self.lost(peer)
 
@@ -182,6 +191,7 @@ class DockServer:
             self.refused["role"] += 1
             return _refusal(f"{hello.role} was looked for at the address of {self.role}")
         peer.owner, peer.session, peer.trusted = hello.owner, hello.session, True
+        self._strangers.pop(peer, None)
         return self.greet(hello)
 
 
