@@ -2,9 +2,12 @@
 
 import signal
 
+from rljob_runtime.cli.streams import open_closed
+
 
 def main() -> None:
     """As `cli.main.main`."""
+    open_closed()
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     from rljob_runtime.cli import main as command_line
 

@@ -5,6 +5,7 @@ watch, clean; of a cluster: status, logs, doctor.
 job is valid, and torch by `export`.
 """
 
+import os
 import sys
 
 import typer
@@ -57,6 +58,11 @@ TRAINING = ("run", "replay", "fork")
 def main() -> None:
     """Entry point of `rljob`."""
     keep_printing()
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        say("the working folder was removed; change to one that is there, and call rljob again")
+        sys.exit(ExitCode.FAILED)
     try:
         app()
     except SystemExit as end:

@@ -44,6 +44,15 @@ class Printed(io.TextIOWrapper):
             os.close(nowhere)
 
 
+def open_closed() -> None:
+    """Standard files that were closed when the process began lead nowhere: no other file gets their numbers,
+    in which what is printed would stand. Called before any other file is opened."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (as the process)
+
+
 def keep_printing() -> None:
     """Replace this process's standard output and error by those that do not fail."""
     for name in ("stdout", "stderr"):

@@ -53,7 +53,15 @@ def connect(
             raise ClusterError(
                 f"no kubeconfig: {paths} does not exist; set KUBECONFIG to the file that kubectl uses"
             )
-    except (config.ConfigException, yaml.YAMLError, OSError, TypeError, KeyError) as broken:
+    except (
+        config.ConfigException,
+        yaml.YAMLError,
+        OSError,
+        AttributeError,
+        TypeError,
+        KeyError,
+        ValueError,
+    ) as broken:
         why = " ".join(str(broken).split())
         raise ClusterError(f"kubeconfig {paths} cannot be used: {why}") from broken
     return Connection(
