@@ -88,6 +88,14 @@ def test_what_the_file_system_refuses_is_named(number: int) -> None:
     assert refusal.startswith(f"/some/file: {os.strerror(number)}; ")
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_limit_of_open_files_is_told_with_how_to_raise_it(number: int) -> None:
+    refusal = refused_by_files(OSError(number, os.strerror(number)))
+
+    assert refusal is not None
+    assert "raise the limit of open files (ulimit -n)" in refusal
+
+
 def test_an_error_of_no_file_is_none_of_the_file_systems() -> None:
     assert refused_by_files(OSError(errno.ENOSPC, "No space left on device")) is None
     assert refused_by_files(ConnectionResetError(errno.ECONNRESET, "reset")) is None

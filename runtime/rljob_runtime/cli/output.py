@@ -44,6 +44,8 @@ REMEDIES = {
 
 def refused_by_files(error: OSError) -> str | None:
     """Return what the file system refused, with a remedy; None for other errors."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{error.strerror}; raise the limit of open files (ulimit -n), such as to 65536"
     remedy = REMEDIES.get(error.errno or 0)
     if remedy is None or error.filename is None:
         return None
