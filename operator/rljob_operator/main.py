@@ -20,6 +20,7 @@ import aiohttp
 import kopf
 from aiohttp import web
 
+from rljob_api.spec.json_text import allow_api_server_nesting
 from rljob_operator import log
 from rljob_operator.arguments import parse
 from rljob_operator.errors import OperatorError
@@ -76,6 +77,7 @@ class Operator:
 
     async def run(self) -> int:
         """Returns the exit code."""
+        allow_api_server_nesting()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)

@@ -61,3 +61,33 @@ ODD: dict[str, object] = {
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 def test_what_is_no_json_has_no_size_here_and_is_refused_elsewhere(odd: object) -> None:
     assert size_problem({"spec": odd}) is None
+
+
+def nested(levels: int) -> object:
+    inner: object = 0
+    for _ in range(levels):
+        inner = [inner]
+    return inner
+
+
+@pytest.mark.parametrize("odd", [10**4999, 1], ids=["5,000 digits", "one digit"])
+def test_a_number_beside_it_does_not_hide_what_is_large(odd: object) -> None:
+    problem = size_problem({"spec": {"odd": odd, "p": [0] * 100_000}})
+
+    assert problem is not None
+    assert problem.path == "spec.p"
+
+
+@pytest.mark.parametrize("levels", [60, 3000])
+def test_what_is_nested_deeply_is_refused_by_the_beginning_of_its_path(levels: int) -> None:
+    with pytest.raises(InvalidJob) as refused:
+        read_job(with_params(short=1, deep=nested(levels)))
+
+    (problem,) = refused.value.problems
+    assert problem.path == "spec.data.reasoningGym.params"
+    assert problem.message.startswith("is nested deeply: a spec has at most 50 levels")
+
+
+def test_a_spec_of_fifty_levels_is_no_problem_of_its_size() -> None:
+    assert size_problem({"spec": nested(49)}) is None
+    assert size_problem({"spec": nested(51)}) is not None

@@ -72,6 +72,7 @@ def test_what_a_stranger_wrote_at_a_meeting_is_not_read() -> None:
         "",
         "no JSON",
         "[1, 2]",
+        "[" * 5000,
         Signer(secrets.token_hex(16)).sign("a lie", "planted"),
         signed,
     ):

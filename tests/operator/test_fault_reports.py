@@ -233,6 +233,7 @@ def test_a_node_that_two_reports_tell_of_has_one_fault_the_worse():
 MALFORMED = {
     "no key": {},
     "no JSON": {"DeviceInfoCfg": "{"},
+    "nested deeply": {"DeviceInfoCfg": "[" * 20_000},
     "no list": {"DeviceInfoCfg": '{"DeviceInfo": {}}'},
     "numbers": {"DeviceInfoCfg": "7"},
     "a list for a map": {"DeviceInfoCfg": '{"DeviceInfo": {"DeviceList": ["a"]}}'},

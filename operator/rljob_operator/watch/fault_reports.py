@@ -10,13 +10,13 @@ level, and still later ones name the level `fault_handling` too and have a time 
 https://gitcode.com/Ascend/mind-cluster
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from rljob_api.spec.json_text import parse_json
 from rljob_operator.errors import MalformedReport
 
 CHIPS_PREFIX = "mindx-dl-deviceinfo-"
@@ -166,16 +166,16 @@ def _documents(
     """(node, what is told of it)."""
     if name.startswith(CHIPS_PREFIX):
         node = name.removeprefix(CHIPS_PREFIX)
-        chips = json.loads(data[CHIPS_KEY])["DeviceInfo"]
+        chips = parse_json(data[CHIPS_KEY])["DeviceInfo"]
         yield node, _Chips.model_validate(chips | {"separated": data.get(SEPARATED, "")})
         if SWITCH_KEY in data:
             yield node, _Switch.model_validate_json(data[SWITCH_KEY])
         return
     if name.startswith(NODE_PREFIX):
         node = name.removeprefix(NODE_PREFIX)
-        yield node, _Node.model_validate(json.loads(data[NODE_KEY])["NodeInfo"])
+        yield node, _Node.model_validate(parse_json(data[NODE_KEY])["NodeInfo"])
         return
-    told: dict[str, Any] = json.loads(data[name])
+    told: dict[str, Any] = parse_json(data[name])
     for key, document in told.items():
         for prefix, kind in _KINDS.items():
             if key.startswith(prefix):

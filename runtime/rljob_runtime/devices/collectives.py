@@ -64,7 +64,7 @@ def texts_over_ranks(own: str, group: ProcessGroup | None) -> list[str]:
     if len(padded):
         with NOTES.of(group).whole("all_gather", padded):
             dist.all_gather(texts, padded, group=group)
-    return [bytes(rank.tolist()).rstrip(b"\0").decode() for rank in texts]
+    return [bytes(rank.tolist()).rstrip(b"\0").decode(errors="replace") for rank in texts]
 
 
 def union_over_ranks(names: Iterable[str], group: ProcessGroup | None) -> list[str]:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import Store
 
+from rljob_api.spec.json_text import parse_json
 from rljob_runtime.errors import WorkerError
 
 SECRET_BYTES = 16
@@ -57,7 +58,7 @@ class Signer:
     def read(self, signed: str | bytes, about: str) -> str:
         """Raises WorkerError for what is not signed, or as something else."""
         try:
-            digest, text = json.loads(signed)
+            digest, text = parse_json(signed)
             if hmac.compare_digest(digest, self._digest(text, about)):
                 return str(text)
         except (ValueError, TypeError, AttributeError):
@@ -83,10 +84,6 @@ class SignedStore:
 
     store: Store
     signer: Signer
-
-    def within(self, prefix: str) -> "SignedStore":
-        """Keys of its own."""
-        return SignedStore(PrefixStore(prefix, self.store), self.signer)
 
     def set(self, key: str, text: str) -> None:
         """For everybody who met."""

@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import ProcessGroup
 
 from rljob_runtime.devices.collective_notes import NOTES, GroupNotes
@@ -91,7 +91,7 @@ class SyncGroup:
         if self.rank not in ranks:
             return None
         named, place = ",".join(map(str, ranks)), list(ranks).index(self.rank)
-        store = self._met.within(f"members {named}").store
+        store = PrefixStore(f"members {named}", self._met.store)
         assemble(store, place, len(ranks), seconds=MEET_SECONDS)
         limit = timedelta(seconds=seconds)
         gloo = dist.ProcessGroupGloo(store, place, len(ranks), limit)

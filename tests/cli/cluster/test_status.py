@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from kube_manifests import EVENTS, JOB, NOW, PODS, UID, ended, job, pod
-from kube_server import CORE, refusal
+from kube_server import CORE, JOBS, refusal
 from rich.console import Console
 
 from rljob_runtime.cli.cluster.job_facts import age, head_pod, seconds_since, state
@@ -57,6 +58,17 @@ def test_without_a_name_all_jobs_of_the_namespace(server, rljob):
         "another   Pending        –        –          –       0/8          0   20m\n"
         "words     Running   35/140    0.613      3 649     16/16          1   20m\n"
     )
+
+
+def test_a_job_that_is_nested_as_deeply_as_kubernetes_takes_it_hides_no_other(server, rljob):
+    deep = json.dumps({"items": [job(), {**JOB, "spec": {"p": "HERE"}}]})
+    text = deep.replace('"HERE"', "[" * 9_000 + "]" * 9_000)
+    server.refusals[JOBS] = web.Response(text=text, content_type="application/json")
+
+    result = rljob("status")
+
+    assert result.exit_code == 0
+    assert result.stdout.count("words ") == 2
 
 
 def test_a_namespace_without_jobs_is_said_to_have_none(server, rljob):

@@ -1,7 +1,10 @@
 """The operator as it runs in production, on a real API server; KubeRay and Ray are fakes."""
 
 import asyncio
+import json
+import sys
 
+import pytest
 import yaml
 from job_client import condition, of_attempt, phase, running, until
 
@@ -118,6 +121,30 @@ async def test_a_job_that_is_too_large_is_told_by_path_and_nothing_is_made(
     said = condition(refused, "Validated")["message"]
     assert said.startswith("spec.rewards[0].params.p: takes 1200000 of the spec's 120")
     assert await jobs.names(*CLUSTERS) == await jobs.names("v1", "Secret") == []
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+async def test_a_job_that_is_nested_as_deeply_as_the_server_takes_it_stops_no_other(
+    operator, ray, kube, server, jobs, make_job, namespace, kind
+):
+    levels, begin, end = 9_900, *(("[", "]") if kind is list else ('{"a":', "}"))
+    deep = make_job("deep", rewards=[{"name": "r", "type": "acme.x", "params": {"p": "HERE"}}])
+    text = json.dumps(deep).replace('"HERE"', begin * levels + "1" + end * levels)
+    sys.setrecursionlimit(1000)
+
+    async with operator():
+        path = f"/apis/rljob.io/v1alpha1/namespaces/{namespace}/rljobs"
+        made = await asyncio.to_thread(server.request, "POST", path, text)
+        assert made.code == 201, made
+        refused = await jobs.until(lambda job: phase(job) == "Invalid", name="deep")
+        await kube.create(make_job())
+        await jobs.until(running)
+    async with operator():  # which lists it
+        await jobs.change(suspend=True)
+        await jobs.until(lambda job: phase(job) == "Suspended")
+
+    said = condition(refused, "Validated")["message"]
+    assert said.startswith("spec.rewards[0].params: is nested deeply")
 
 
 async def test_a_changed_spec_is_applied_to_the_running_job(operator, kube, jobs, make_job):

@@ -32,13 +32,33 @@ def test_a_call_of_a_tool_comes_back_as_the_message_that_it_was() -> None:
 
 @pytest.mark.parametrize(
     ("text", "tools"),
-    [(CALL, False), ("<tool_call>no json</tool_call>", True), ("<tool_call>[1]", True), ("", True)],
+    [
+        (CALL, False),
+        ("<tool_call>no json</tool_call>", True),
+        ("<tool_call>[1]", True),
+        ("", True),
+        (CALL.replace("1", "[" * 5000 + "]" * 5000), True),
+        (CALL.replace("1", "9" * 5000), True),
+        (CALL.replace("add", r"\ud800"), True),
+    ],
+    ids=["no tools", "no JSON", "no end", "nothing", "nested", "digits", "half a character"],
 )
 def test_what_is_no_call_is_text(text: str, tools: bool) -> None:
     assert answer_message(text, text, number=0, tools=tools) == {
         "role": "assistant",
         "content": text,
     }
+
+
+def test_arguments_that_are_nested_deeply_are_kept_as_their_text() -> None:
+    deep = "[" * 5000
+    call: Any = {"id": "1", "function": {"name": "add", "arguments": deep}}
+
+    asked = read_request(
+        {"messages": [USER, {"role": "assistant", "tool_calls": [call]}]}, retry=False
+    )
+
+    assert asked.messages[1]["tool_calls"][0]["function"]["arguments"] == deep
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
+from rljob_api.spec.json_text import parse_json
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.rollout.agents.session import AgentTurn, Session
 from rljob_runtime.rollout.rollout_engine import Generated
@@ -159,10 +160,10 @@ def _resolve(waiting: asyncio.Future[bool], answered: bool) -> None:
 async def _body(request: web.Request) -> Any:
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return json.loads(await request.read())
+            return parse_json(await request.read())
     except TimeoutError as error:
         raise RequestRefused(f"the body was not here in {BODY_SECONDS:g} s", status=408) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RequestRefused(f"the body is no JSON: {error}") from error
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from rljob_api.spec.json_text import parse_json
+
 Message = dict[str, Any]
 """`role`, `content` (a text), and where there are any `tool_calls` (`id`, `type`, `function` with `name` and
 `arguments`, an object or a text that is no JSON), `tool_call_id` and `name`."""
@@ -108,7 +110,7 @@ def sent(message: Message) -> dict[str, JsonValue]:
 
 def _call(text: str, name: str) -> Message | None:
     try:
-        call = json.loads(text)
+        call = parse_json(text)
     except ValueError:
         return None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
@@ -148,7 +150,7 @@ def _read_call(call: Any) -> Message:
     function = call["function"]
     name, arguments = str(function["name"]), str(function.get("arguments") or "{}")
     try:
-        given = json.loads(arguments)
+        given = parse_json(arguments)
     except ValueError:
         given = arguments
     function = {"name": name, "arguments": given}
