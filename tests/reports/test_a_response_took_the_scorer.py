@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 import yaml
 from whole_runs import SMALL_JOB, run
+
+from rljob_runtime.run import launch
 
 REWARD = '''
 import os
@@ -19,7 +22,10 @@ def reward(prompt, response, answer):
 '''
 
 
-def test_a_scorer_that_was_taken_ends_the_run_before_it_trains(tmp_path: Path) -> None:
+def test_a_scorer_that_was_taken_ends_the_run_before_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "landlock_version", lambda: 0)
     (tmp_path / "reward.py").write_text(REWARD)
     own = {
         "name": "own",
@@ -35,3 +41,4 @@ def test_a_scorer_that_was_taken_ends_the_run_before_it_trains(tmp_path: Path) -
     assert ended.code == 4, ended.output
     assert "reward own: a response has changed the process that scores" in ended.output
     assert ended.of_kind("step") == []
+    assert "reward own: what a policy writes runs in a process that reads" in ended.output

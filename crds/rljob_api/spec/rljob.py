@@ -218,6 +218,13 @@ class RLJobSpec(Section):
         """Whether the algorithm learns from another model's log-probs."""
         return "teacher" in self.algorithm.params.states
 
+    @property
+    def restricted(self) -> list[str]:
+        """What runs a policy's text in restricted processes, as "reward NAME" and "tool NAME"."""
+        rewards = (f"reward {reward.name}" for reward in self.rewards if reward.is_restricted)
+        tools = (f"tool {tool.name}" for tool in self.rollout.tools if tool.type == "python")
+        return [*rewards, *tools]
+
     def of_critic(self) -> Self:
         """The spec with the critic in the policy's place, for whatever is said of training."""
         critic = self.critic or Critic()

@@ -89,6 +89,12 @@ def restrict(*, memory_bytes: int, readable: Iterable[str], file_bytes: int = 0)
     _check(libc.prctl(PR_SET_SECCOMP, 2, described, 0, 0))
 
 
+def landlock_version(libc: ctypes.CDLL | None = None) -> int:
+    """The kernel's version of Landlock, which hides files; 0 where it has none."""
+    asked = (libc or ctypes.CDLL(None)).syscall(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
+    return max(int(asked), 0)
+
+
 def _limit(what: int, most: int) -> None:
     held = resource.getrlimit(what)[1]
     most = most if held == resource.RLIM_INFINITY else min(most, held)
@@ -96,8 +102,8 @@ def _limit(what: int, most: int) -> None:
 
 
 def _show_python_alone(libc: ctypes.CDLL, readable: Iterable[str]) -> None:
-    version = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
-    if version < 1:
+    version = landlock_version(libc)
+    if version == 0:
         return
     rights = max(number for since, number in OF_FILES.items() if version >= since)
     more = [held if version >= since else 0 for since, held in (OF_NETWORK, OF_SCOPES)]

@@ -14,11 +14,13 @@ from concurrent.futures import ALL_COMPLETED
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from platform import release
 
 from rljob_api.spec.exit_codes import ExitCode
 from rljob_api.spec.terminal_text import printable
 from rljob_api.topology.resolved import ResolvedJob, resolve
 from rljob_runtime.children.owned_folders import MemoryFolder
+from rljob_runtime.children.restricted import landlock_version
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.errors import (
     DeadlineError,
@@ -88,6 +90,10 @@ LAST_NEWS_SECONDS = 15.0
 """How long a driver waits for somebody to ask for its last step before it ends."""
 LEAVING_SECONDS = 10.0
 """For devices to remove second copies."""
+READS_FILES = (
+    "{}: what a policy writes runs in a process that reads what this job's user reads, as this kernel ({}) "
+    "has no Landlock (5.13)"
+)
 LEAVING = "interrupted: leaving with a checkpoint; Ctrl-C again ends at once"
 
 
@@ -190,6 +196,8 @@ def _run(
             log.write(
                 WarningEvent(message=f"--accept-changes: {name} has changed since the run began")
             )
+        if (restricted := job.spec.restricted) and landlock_version() == 0:
+            log.write(WarningEvent(message=READS_FILES.format(", ".join(restricted), release())))
         succession.tell_beginning(log)
     trackers = _start_trackers(job, log, facts)
     driver: Driver | None = None

@@ -187,3 +187,40 @@ def test_a_job_that_keeps_nothing_is_warned():
 
     assert finding.status == "warn"
     assert "begins anew" in finding.text
+
+
+OLD = "5.10.0-216.0.0.115.oe2203sp4.aarch64"
+
+
+@pytest.mark.parametrize(
+    ("spec", "what"),
+    [
+        ({"rewards": [{"name": "r", "type": "math-verify"}]}, "reward r:"),
+        (
+            {
+                "rewards": [{"name": "r", "type": "exact"}],
+                "rollout": {"tools": [{"name": "run", "type": "python", "maxAnswerTokens": 32}]},
+            },
+            "tool run:",
+        ),
+    ],
+)
+def test_nodes_whose_kernels_hide_no_files_are_named_to_jobs_that_run_what_a_policy_writes(
+    spec, what
+):
+    nodes = (node("node-a", kernel=OLD), node("node-b"))
+
+    finding = only("kernels", cluster(nodes=nodes), need(**spec))
+
+    assert finding.status == "warn"
+    assert finding.text.startswith(what)
+    assert f"(node-a {OLD})" in finding.text
+    assert only("kernels", cluster(), need(**spec)).status == "ok"
+
+
+def test_kernels_do_not_matter_to_jobs_that_run_nothing_that_a_policy_writes():
+    nodes = (node("node-a", kernel=OLD), node("node-b", kernel=OLD))
+
+    assert (
+        found("kernels", cluster(nodes=nodes), need(rewards=[{"name": "r", "type": "exact"}])) == []
+    )

@@ -21,7 +21,13 @@ RUNTIME, ASCEND = "example.com/rljob-runtime:1", "example.com/rljob-ascend:1"
 
 
 def node(
-    name: str, devices: int = 8, *, labels: Any = None, taints: Any = None, ready: bool = True
+    name: str,
+    devices: int = 8,
+    *,
+    labels: Any = None,
+    taints: Any = None,
+    ready: bool = True,
+    kernel: str = "6.6.0",
 ) -> dict[str, Any]:
     """A node with so many devices."""
     return {
@@ -30,6 +36,7 @@ def node(
         "status": {
             "allocatable": {"cpu": "64", NPU: str(devices)} if devices else {"cpu": "64"},
             "conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}],
+            "nodeInfo": {"kernelVersion": kernel},
         },
     }
 

@@ -12,6 +12,7 @@ from rljob_runtime.cli.doctor.control_plane import (
 )
 from rljob_runtime.cli.doctor.devices import devices, placement
 from rljob_runtime.cli.doctor.findings import Finding, findings_of
+from rljob_runtime.cli.doctor.kernels import kernels
 from rljob_runtime.cli.doctor.need import Need
 from rljob_runtime.cli.doctor.pulls import images, secrets, waiting
 from rljob_runtime.cli.doctor.rights import accepted, rights
@@ -34,6 +35,7 @@ CHECKS: dict[str, Check] = {
     "rights": rights,
     "devices": devices,
     "placement": with_job(placement),
+    "kernels": with_job(kernels),
     "storage": storage,
     "secrets": secrets,
     "images": with_job(images),
