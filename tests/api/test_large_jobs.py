@@ -91,3 +91,12 @@ def test_what_is_nested_deeply_is_refused_by_the_beginning_of_its_path(levels: i
 def test_a_spec_of_fifty_levels_is_no_problem_of_its_size() -> None:
     assert size_problem({"spec": nested(49)}) is None
     assert size_problem({"spec": nested(51)}) is not None
+
+
+def test_of_thousands_of_faults_the_first_hundred_are_told() -> None:
+    with pytest.raises(InvalidJob) as refused:
+        read_job(with_params(p=[[] for _ in range(10_000)]), name="job.yaml")
+
+    *told, rest = refused.value.problems
+    assert len(told) == 100
+    assert str(rest) == "job.yaml: has 39904 faults more, which are shown once these are mended"

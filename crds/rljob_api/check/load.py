@@ -36,6 +36,8 @@ from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob, RLJobSpec
 
 MAX_BYTES = 4 << 20
+MAX_PROBLEMS = 100
+"""Of fields. A list of 128 KiB has 100,000, and the operator does nothing else meanwhile."""
 
 
 def load_job(path: Path) -> RLJob:
@@ -68,7 +70,12 @@ def read_job(manifest: Any, *, name: str = "RLJob") -> RLJob:
         job = RLJob.model_validate(manifest, by_alias=True, by_name=False)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        problems = [problem_of(detail, root=RLJob, prefix="") for detail in details]
+        shown = details[:MAX_PROBLEMS]
+        problems = [problem_of(detail, root=RLJob, prefix="") for detail in shown]
+        if more := len(details) - len(shown):
+            problems.append(
+                Problem(name, f"has {more} faults more, which are shown once these are mended")
+            )
         broken = {str(d["loc"][1]) for d in details if d["loc"][0] == "spec" and len(d["loc"]) > 1}
         if isinstance(manifest.get("spec"), dict):
             problems += rule_problems(_whole_sections(manifest["spec"], broken))
