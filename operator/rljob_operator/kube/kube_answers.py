@@ -31,6 +31,8 @@ REFUSALS: dict[int, type[Permanent]] = {
 }
 # 401 is a service account's token that is being rotated; 410 a page of a list that grew too old.
 PASSING = {401, 408, 410, 429}
+UNDECLARED = "field not declared in schema"
+"""What the server says, with 500, of a field that server-side apply sets and the kind does not have."""
 
 
 def merge_patch(old: Manifest, new: Manifest) -> Manifest:
@@ -51,6 +53,10 @@ def error_of_answer(code: int, what: str, *, body: str, retry_after: str = "") -
     message = f"{what}: {code} {_said(body)}".rstrip()
     if code == 409:
         return Conflict(message)
+    if code == 500 and UNDECLARED in message:
+        return Invalid(
+            f"{message}; its resource definition is older than this operator, upgrade it"
+        )
     if code in PASSING or code >= 500:
         return Unavailable(message, retry_after=_seconds(retry_after))
     return REFUSALS.get(code, Permanent)(message)

@@ -43,6 +43,9 @@ class Api:
         if method == "PATCH":
             options["headers"] = {"Content-Type": "application/merge-patch+json"}
         async with self._session.request(method, self._url + path, json=body, **options) as answer:
+            if answer.status == 429:  # the kind's definition has just changed
+                await asyncio.sleep(0.1)
+                return await self(method, path, body, **options)
             if answer.status in (404, 409):
                 return None
             assert answer.status < 300, f"{method} {path}: {await answer.text()}"
