@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
+from ray._raylet import AuthenticationMode, get_authentication_mode
 
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.processes import local_ray, quiet_agent
@@ -62,7 +63,10 @@ def test_the_quiet_agent_of_a_raylet_that_is_gone_ends(
 
 
 @pytest.fixture
-def small_ray() -> Iterator[None]:
+def small_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
     start_ray(num_cpus=1, object_store_memory=100 * 2**20, log_to_driver=False)
     yield
     ray.shutdown()
@@ -104,7 +108,9 @@ def test_a_node_that_never_comes_up_is_told_with_the_limit(monkeypatch: pytest.M
 
 
 @pytest.mark.ray
-def test_ray_works_without_its_monitors_and_its_dashboard(small_ray: None) -> None:
+def test_ray_works_without_its_monitors_its_dashboard_and_a_token_that_others_read(
+    small_ray: None, tmp_path: Path
+) -> None:
     @ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
     def host() -> str:
         return socket.gethostname()
@@ -113,4 +119,6 @@ def test_ray_works_without_its_monitors_and_its_dashboard(small_ray: None) -> No
 
     assert answered == socket.gethostname()
     assert {"gcs_server", "raylet", "quiet_agent.py"} <= commands()
+    assert get_authentication_mode() == AuthenticationMode.TOKEN
+    assert not list(tmp_path.glob(".ray/*"))
     assert commands() & {"monitor.py", "log_monitor.py", "dashboard.py", "agent.py"} == set()

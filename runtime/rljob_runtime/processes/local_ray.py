@@ -8,6 +8,8 @@ others while it is started.
 
 import contextlib
 import functools
+import os
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from typing import Any
 import ray
 from ray import _raylet
 from ray._private import node, parameter, ray_constants, services
+from ray._raylet import AuthenticationTokenLoader
 
 from rljob_runtime.errors import WorkerError
 
@@ -34,6 +37,7 @@ START_SECONDS = 240.0
 
 def start_ray(**options: Any) -> None:
     """`ray.init` of a Ray of its own. Raises WorkerError where it does not start in time."""
+    _make_token()
     lean = functools.partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
     with (
         _instead(parameter, "RayParams", lean),
@@ -42,6 +46,14 @@ def start_ray(**options: Any) -> None:
         _instead(services, "get_node", functools.partial(node_info, services.get_node)),
     ):
         ray.init(address="local", include_dashboard=False, **options)
+
+
+def _make_token() -> None:
+    """A token for this Ray alone. Ray would write one to ~/.ray/auth_token, which all users of the machine
+    read."""
+    if not any(name.startswith("RAY_AUTH_") for name in os.environ):
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        AuthenticationTokenLoader.instance().reset_cache()
 
 
 def node_info(usual: Callable[..., Any], *of_node: Any) -> Any:
