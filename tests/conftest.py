@@ -2,6 +2,8 @@
 computes in one thread, since tests run beside each other and threads without a processor spin."""
 
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +18,14 @@ settings.register_profile(
 settings.load_profile("any-machine")
 
 LONG = ("ray", "vllm", "run")
+
+
+@pytest.fixture(autouse=True)
+def recursion_limit() -> Iterator[None]:
+    """Commands and the operator raise it for their process, which is here that of all tests."""
+    limit = sys.getrecursionlimit()
+    yield
+    sys.setrecursionlimit(limit)
 
 
 def pytest_configure() -> None:

@@ -130,7 +130,7 @@ async def test_a_job_that_is_nested_as_deeply_as_the_server_takes_it_stops_no_ot
     levels, begin, end = 9_900, *(("[", "]") if kind is list else ('{"a":', "}"))
     deep = make_job("deep", rewards=[{"name": "r", "type": "acme.x", "params": {"p": "HERE"}}])
     text = json.dumps(deep).replace('"HERE"', begin * levels + "1" + end * levels)
-    sys.setrecursionlimit(1000)
+    sys.setrecursionlimit(1000)  # as Python begins with
 
     async with operator():
         path = f"/apis/rljob.io/v1alpha1/namespaces/{namespace}/rljobs"
