@@ -7,8 +7,8 @@ FROM ${BASE_IMAGE} AS build
 ARG PIP_CERT
 ARG SSL_CERT_FILE
 WORKDIR /src
-RUN python3 -m venv /opt/rljob && /opt/rljob/bin/pip install -q --no-cache-dir uv
 COPY pyproject.toml constraints.txt images/requirements.py ./
+RUN python3 -m venv /opt/rljob && /opt/rljob/bin/pip install -q --no-cache-dir -c constraints.txt uv
 RUN /opt/rljob/bin/python requirements.py operator > requirements.txt \
     && /opt/rljob/bin/uv pip install -q --no-config --link-mode copy --compile-bytecode -p /opt/rljob \
         -c constraints.txt -r requirements.txt

@@ -12,7 +12,7 @@ torch_version=2.13.0
 python=.venv/bin/python
 
 [ -x $python ] || python3 -m venv .venv
-[ -x .venv/bin/uv ] || .venv/bin/pip install -q uv
+[ -x .venv/bin/uv ] || .venv/bin/pip install -q -c constraints.txt uv
 pip=(.venv/bin/uv pip install -q -p .venv -c constraints.txt)
 
 install_torch() {

@@ -92,6 +92,15 @@ def test_an_image_names_no_ray_of_its_own(file: Path) -> None:
     assert re.findall(r"\bray(?:\[\w+\])?[=<>~]=[^\s'\"]+", file.read_text()) == []
 
 
+@pytest.mark.parametrize("name", ["operator", "device-plugin", "setup"])
+def test_uv_itself_has_the_version_that_is_pinned(name: str) -> None:
+    file = "scripts/setup.sh" if name == "setup" else f"images/{name}.Dockerfile"
+    (install,) = re.findall(r"pip install [^&\n]*\buv$", (ROOT / file).read_text(), re.MULTILINE)
+
+    assert "-c constraints.txt" in install
+    assert re.search(r"^uv==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+
+
 def test_images_operator_and_chart_mean_the_same_ray() -> None:
     pins = re.findall(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     values = yaml.safe_load((ROOT / "helm/rljob/values.yaml").read_text())
