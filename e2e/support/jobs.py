@@ -14,13 +14,14 @@ STARTED_SECONDS = 300.0
 """From nothing to a driver that runs: images are on the nodes, and two cores start all of Ray."""
 
 
+STORAGE = {"persistentVolumeClaim": {"claimName": CLAIM}}
 THREADS = {"name": "OMP_NUM_THREADS", "value": "1"}
 """Of the driver, which makes the model; devices share the machine's processors."""
 TWO_JOBS: dict[str, dict[str, Any]] = {
-    "first": {"steps": 5000},
+    "first": {"steps": 5000, "checkpoint": {"every": 1000, "storage": STORAGE}},
     "second": {"steps": 12, "algorithm": {"name": "rloo", "params": {"clipHigh": 0.28}}},
 }
-"""Two that train at once: by GRPO, as all other jobs do, and by RLOO."""
+"""Two that train at once: by GRPO, as all other jobs do, and by RLOO. The first saves when it is asked to."""
 
 
 def example(name: str, **accelerator: Any) -> Manifest:
@@ -38,7 +39,7 @@ def small(name: str, *, steps: int = 6, nodes: int = 1, **spec: Any) -> Manifest
         "steps": steps,
         "model": {"builtin": "tiny", "warmup": {"targetAccuracy": 0.1}},
         "algorithm": {"name": "grpo"},
-        "checkpoint": {"every": 5, "storage": {"persistentVolumeClaim": {"claimName": CLAIM}}},
+        "checkpoint": {"every": 5, "storage": STORAGE},
     }
     job["spec"]["batch"] |= {"globalBatchSize": 8, "samplesPerPrompt": 4}
     # short words: the warm-up is shorter
