@@ -18,6 +18,8 @@ settings.register_profile(
 settings.load_profile("any-machine")
 
 LONG = ("ray", "vllm", "run")
+ID_CHARACTERS = 100
+"""Of a test's parameter that names it. Each worker holds and sends all names."""
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +34,13 @@ def pytest_configure() -> None:
     """A program that nobody knows would be required in vain."""
     if unknown := REQUIRED - NAMES:
         raise pytest.UsageError(f"RLJOB_REQUIRE: {sorted(unknown)} are none of {sorted(NAMES)}")
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A long text is named by its beginning and its length."""
+    if isinstance(val, str | bytes) and len(val) > ID_CHARACTERS:
+        return f"{val[: ID_CHARACTERS // 4]!a} and so on, {len(val)} in all"
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)
