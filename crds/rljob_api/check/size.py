@@ -4,14 +4,17 @@ What a job says in a few kilobytes takes a hundred times that in the objects tha
 belongs into a file that the job names. What is nested deeply ends Python's stack wherever it is read.
 """
 
+import json
 from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_json
 
 from rljob_api.spec.problems import Problem
 
 MAX_SPEC_BYTES = 128 << 10
 """Of a spec as JSON. A ConfigMap, in which it stands as indented YAML, may have 1 MiB."""
 MAX_LEVELS = 50
-"""Of a spec. The deepest field, of a pod's template, has about 20."""
+"""Of a spec's lists and mappings in one another. The deepest field, of a pod's template, has about 20."""
 SHOWN_LEVELS = 4
 """Of the path of what is nested more deeply than that."""
 
@@ -40,18 +43,23 @@ def size_problem(manifest: dict[str, Any]) -> Problem | None:
 
 def _depth_problem(spec: Any) -> Problem:
     path, part = "spec", spec
-    for below in range(1, SHOWN_LEVELS):
-        deep = [one for one in _parts(path, part) if _is_deeper(one[1], MAX_LEVELS - below)]
-        path, part = deep[0]
+    for above in range(1, SHOWN_LEVELS):
+        inner = _parts(path, part)
+        path, part = next(one for one in inner if _is_deeper(one[1], MAX_LEVELS - above))
     return Problem(path, f"is nested deeply: a spec has at most {MAX_LEVELS} levels, most have 8")
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether there is anything after so many levels of lists and mappings. Without recursion."""
+    """Whether there are more levels of lists and mappings than that. Without recursion."""
     layer = [value]
     for _ in range(levels):
-        layer = [inner for one in layer for _, inner in _parts("", one)]
-    return bool(layer)
+        inner = (one.values() if isinstance(one, dict) else one for one in layer if _is_level(one))
+        layer = [part for parts in inner for part in parts]
+    return any(map(_is_level, layer))
+
+
+def _is_level(value: Any) -> bool:
+    return isinstance(value, dict | list)
 
 
 def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
@@ -63,14 +71,7 @@ def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _bytes(value: Any) -> int:
-    """About what it takes as JSON. `json.dumps` raises for a number of 5,000 digits, which would hide what
-    is large beside it."""
-    if isinstance(value, dict):
-        return 4 * len(value) + sum(_bytes(key) + _bytes(part) for key, part in value.items())
-    if isinstance(value, list):
-        return 2 * len(value) + sum(map(_bytes, value))
-    if isinstance(value, str):
-        return 2 + len(value.encode(errors="replace"))
-    if isinstance(value, int):
-        return 1 + value.bit_length() // 3
-    return 4
+    try:
+        return len(to_json(value, fallback=str))
+    except PydanticSerializationError:  # half of a surrogate pair, which an API server never has
+        return len(json.dumps(value, default=str, skipkeys=True))

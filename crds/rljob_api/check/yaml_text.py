@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from rljob_api.check.size import MAX_LEVELS
 from rljob_api.spec.problems import InvalidJob, Problem
 
 MAX_VALUES = 100_000
@@ -57,7 +58,7 @@ def parse_yaml(text: str, *, name: str) -> Any:
         raise InvalidJob([Problem(name, each.message) for each in invalid.problems]) from None
     except RecursionError:
         raise InvalidJob(
-            [Problem(name, "is nested too deeply; an RLJob has less than 20 levels")]
+            [Problem(name, f"is nested too deeply; a spec has at most {MAX_LEVELS} levels")]
         ) from None
     except (ValueError, LookupError, AttributeError, OverflowError, TypeError) as error:
         # a value that does not fit its tag, an integer of thousands of digits: PyYAML lets Python's error out

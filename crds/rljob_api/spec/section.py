@@ -4,10 +4,12 @@ Unknown keys are errors, and the docstring beneath a field is its help text in t
 """
 
 import re
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic.alias_generators import to_camel
+from pydantic_core import core_schema
 
 QUANTITY_UNITS = {
     "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -31,6 +33,20 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
         allow_inf_nan=False,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFault:
+    """Annotates a list, of whose wrong items the first is told. pydantic's `FailFast` has no hash, which a
+    union needs."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        schema = handler(source)
+        assert schema["type"] == "list"
+        schema["fail_fast"] = True
+        return schema
 
 
 def parse_quantity(text: str) -> int:

@@ -7,7 +7,7 @@ from pydantic import Field
 from rljob_api.spec.environment import Environment
 from rljob_api.spec.extensions import NameOf, Params
 from rljob_api.spec.reward_services import HttpReward, JudgeReward, RewardModel
-from rljob_api.spec.section import Section
+from rljob_api.spec.section import FirstFault, Section
 
 JsonScalar = bool | int | float | str
 
@@ -66,7 +66,7 @@ class ReasoningGymData(Section):
     dataset: str = Field(min_length=1, max_length=128)
     """Name of the dataset, e.g. `spell_backward`."""
 
-    params: dict[str, JsonScalar | list[JsonScalar]] = Field(
+    params: dict[str, JsonScalar | Annotated[list[JsonScalar], FirstFault()]] = Field(
         default_factory=dict,
         max_length=64,
         json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},

@@ -119,7 +119,7 @@ async def test_a_job_that_is_too_large_is_told_by_path_and_nothing_is_made(
         refused = await jobs.until(lambda job: phase(job) == "Invalid")
 
     said = condition(refused, "Validated")["message"]
-    assert said.startswith("spec.rewards[0].params.p: takes 1200000 of the spec's 120")
+    assert said.startswith("spec.rewards[0].params.p: takes 800001 of the spec's 80")
     assert await jobs.names(*CLUSTERS) == await jobs.names("v1", "Secret") == []
 
 
