@@ -40,9 +40,9 @@ def nothing_is_left(cluster: Cluster, job: str) -> None:
 def test_a_suspended_job_leaves_a_checkpoint_of_its_last_step_and_no_pods_and_resumes_from_it(
     cluster: Cluster,
 ) -> None:
-    """Its schedule has none before step 1,000."""
+    """Its schedule has none."""
     trains = cluster.wait_for_job(
-        "first", "it has trained", lambda job: 2 <= step(job) < 900, seconds=120
+        "first", "it has trained", lambda job: step(job) >= 2, seconds=120
     )
     cluster.patch("first", {"suspend": True})
     suspended = cluster.wait_for_job(

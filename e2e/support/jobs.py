@@ -18,7 +18,7 @@ STORAGE = {"persistentVolumeClaim": {"claimName": CLAIM}}
 THREADS = {"name": "OMP_NUM_THREADS", "value": "1"}
 """Of the driver, which makes the model; devices share the machine's processors."""
 TWO_JOBS: dict[str, dict[str, Any]] = {
-    "first": {"steps": 5000, "checkpoint": {"every": 1000, "storage": STORAGE}},
+    "first": {"steps": 5000, "checkpoint": {"every": 5000, "storage": STORAGE}},
     "second": {"steps": 12, "algorithm": {"name": "rloo", "params": {"clipHigh": 0.28}}},
 }
 """Two that train at once: by GRPO, as all other jobs do, and by RLOO. The first saves when it is asked to."""

@@ -6,17 +6,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import ray
-from ray._raylet import AuthenticationMode, get_authentication_mode
+from ray import _raylet
 
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.processes import local_ray, quiet_agent
 from rljob_runtime.processes.local_ray import start_ray
 
 NODE = "ab12"
+RAYLET: Any = _raylet  # its stub lacks the names
 
 
 @pytest.fixture
@@ -65,8 +67,10 @@ def test_the_quiet_agent_of_a_raylet_that_is_gone_ends(
 @pytest.fixture
 def small_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(name, "")  # so that it is as before afterwards
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # with it alone, Ray makes the file
     start_ray(num_cpus=1, object_store_memory=100 * 2**20, log_to_driver=False)
     yield
     ray.shutdown()
@@ -119,6 +123,6 @@ def test_ray_works_without_its_monitors_its_dashboard_and_a_token_that_others_re
 
     assert answered == socket.gethostname()
     assert {"gcs_server", "raylet", "quiet_agent.py"} <= commands()
-    assert get_authentication_mode() == AuthenticationMode.TOKEN
+    assert RAYLET.get_authentication_mode() == RAYLET.AuthenticationMode.TOKEN
     assert not list(tmp_path.glob(".ray/*"))
     assert commands() & {"monitor.py", "log_monitor.py", "dashboard.py", "agent.py"} == set()

@@ -43,10 +43,9 @@ class FirstFault:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
-        schema = handler(source)
-        assert schema["type"] == "list"
-        schema["fail_fast"] = True
-        return schema
+        schema: Any = handler(source)
+        failing_fast: core_schema.CoreSchema = schema | {"fail_fast": True}
+        return failing_fast
 
 
 def parse_quantity(text: str) -> int:

@@ -33,6 +33,10 @@ REFUSALS: dict[int, type[Permanent]] = {
 PASSING = {401, 408, 410, 429}
 UNDECLARED = "field not declared in schema"
 """What the server says, with 500, of a field that server-side apply sets and the kind does not have."""
+OLD_DEFINITION = (
+    "the cluster's definition of this kind is older than the operator needs: upgrade the one that it comes "
+    "with, for a RayCluster KubeRay's CRDs, which helm upgrade leaves as they are"
+)
 
 
 def merge_patch(old: Manifest, new: Manifest) -> Manifest:
@@ -54,9 +58,7 @@ def error_of_answer(code: int, what: str, *, body: str, retry_after: str = "") -
     if code == 409:
         return Conflict(message)
     if code == 500 and UNDECLARED in message:
-        return Invalid(
-            f"{message}; its resource definition is older than this operator, upgrade it"
-        )
+        return Invalid(f"{message}; {OLD_DEFINITION}")
     if code in PASSING or code >= 500:
         return Unavailable(message, retry_after=_seconds(retry_after))
     return REFUSALS.get(code, Permanent)(message)

@@ -49,7 +49,8 @@ def max_over_ranks(values: Tensor, group: ProcessGroup | None) -> None:
 def texts_over_ranks(own: str, group: ProcessGroup | None) -> list[str]:
     """All ranks' texts, by rank; the same on all. No text ends in a zero byte.
 
-    Each rank sends the longest text's bytes to each other, after its length.
+    Each rank sends the longest text's bytes to each other, after its length. Bytes that are no UTF-8 become
+    other characters, which a signature of the text does not fit.
     """
     if group is None:
         return [own]

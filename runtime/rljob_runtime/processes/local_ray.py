@@ -19,7 +19,6 @@ from typing import Any
 import ray
 from ray import _raylet
 from ray._private import node, parameter, ray_constants, services
-from ray._raylet import AuthenticationTokenLoader
 
 from rljob_runtime.errors import WorkerError
 
@@ -51,9 +50,10 @@ def start_ray(**options: Any) -> None:
 def _make_token() -> None:
     """A token for this Ray alone. Ray would write one to ~/.ray/auth_token, which all users of the machine
     read."""
-    if not any(name.startswith("RAY_AUTH_") for name in os.environ):
+    given = os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+    if not given and os.environ.get("RAY_AUTH_MODE") != "disabled":
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-        AuthenticationTokenLoader.instance().reset_cache()
+        RAYLET.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def node_info(usual: Callable[..., Any], *of_node: Any) -> Any:

@@ -92,7 +92,7 @@ LEAVING_SECONDS = 10.0
 """For devices to remove second copies."""
 READS_FILES = (
     "{}: what a policy writes runs in a process that reads what this job's user reads, as this kernel ({}) "
-    "has no Landlock (5.13)"
+    "has no Landlock, or was started without"
 )
 LEAVING = "interrupted: leaving with a checkpoint; Ctrl-C again ends at once"
 

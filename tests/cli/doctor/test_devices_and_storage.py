@@ -208,13 +208,14 @@ OLD = "5.10.0-216.0.0.115.oe2203sp4.aarch64"
 def test_nodes_whose_kernels_hide_no_files_are_named_to_jobs_that_run_what_a_policy_writes(
     spec, what
 ):
-    nodes = (node("node-a", kernel=OLD), node("node-b"))
+    other = node("node-c", 0, kernel=OLD)  # without devices
+    nodes = (node("node-a", kernel=OLD), node("node-b"), node("node-d", kernel=""), other)
 
     finding = only("kernels", cluster(nodes=nodes), need(**spec))
 
     assert finding.status == "warn"
     assert finding.text.startswith(what)
-    assert f"(node-a {OLD})" in finding.text
+    assert f"(node-a {OLD}; node-d of an unknown version)" in finding.text
     assert only("kernels", cluster(), need(**spec)).status == "ok"
 
 

@@ -42,14 +42,17 @@ class Api:
         """What was asked for; None for writes, for 404 and for what exists already."""
         if method == "PATCH":
             options["headers"] = {"Content-Type": "application/merge-patch+json"}
-        async with self._session.request(method, self._url + path, json=body, **options) as answer:
-            if answer.status == 429:  # the kind's definition has just changed
-                await asyncio.sleep(0.1)
-                return await self(method, path, body, **options)
-            if answer.status in (404, 409):
-                return None
-            assert answer.status < 300, f"{method} {path}: {await answer.text()}"
-            return await answer.json() if method == "GET" else None
+        for _ in range(100):
+            async with self._session.request(
+                method, self._url + path, json=body, **options
+            ) as answer:
+                if answer.status in (404, 409):
+                    return None
+                if answer.status != 429:
+                    assert answer.status < 300, f"{method} {path}: {await answer.text()}"
+                    return await answer.json() if method == "GET" else None
+            await asyncio.sleep(0.1)  # the kind's definition has just changed
+        raise AssertionError(f"{method} {path}: 429, a hundred times")
 
     async def apply_status(self, path: str, manifest: Manifest, *, manager: str) -> bool:
         """Server-side apply of a status, by force; False where the object is another version by now."""

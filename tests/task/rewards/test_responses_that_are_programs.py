@@ -1,7 +1,6 @@
 """Scorers of data sets evaluate parts of a response. One that is a program reaches nothing, and is noticed
 where it changes what scores."""
 
-import ctypes
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ import pytest
 from wait_until import wait_until
 
 from rljob_api.spec.workload import Data, PythonReward, ReasoningGymData, Reward
-from rljob_runtime.children.restricted import CREATE_RULESET
+from rljob_runtime.children.restricted import landlock_version
 from rljob_runtime.errors import ConfigError, GuardStop
 from rljob_runtime.task.data.gym import import_factory, make_dataset, question_of
 from rljob_runtime.task.rewards import restricted_scorers
@@ -26,10 +25,6 @@ QUESTION = question_of(make_dataset(EVALUATES, {}, seed=1, size=1)[0])
 DATA = Data(reasoning_gym=ReasoningGymData(dataset=EVALUATES))
 MODULE = "__import__('sys').modules['reasoning_gym.algorithmic.spiral_matrix']"
 CHANGES = f"setattr({MODULE}.SpiralMatrixDataset, 'score_answer', lambda *_: 1.0)"
-
-
-def has_landlock() -> bool:
-    return bool(ctypes.CDLL(None).syscall(CREATE_RULESET, None, 0, 1) >= 1)  # its version
 
 
 def asks(text: str) -> RewardRequest:
@@ -267,7 +262,7 @@ def test_a_restricted_function_reaches_nothing(tries: Callable[..., str], tmp_pa
             "kills": tries("kills"),
         }
     assert all("PermissionError" in said for said in refused.values()), refused
-    if has_landlock():
+    if landlock_version():
         assert "PermissionError" in tries("reads", str(tmp_path / "answers.txt"))
         assert "PermissionError" in tries("lists", str(tmp_path / "answers.txt"))
     assert tries("environment") == "reward own: KeyError: 'RLJOB_TEST_SECRET'"

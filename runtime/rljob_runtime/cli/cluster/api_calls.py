@@ -14,7 +14,6 @@ from kubernetes.client import CoreV1Api, CustomObjectsApi
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
-from rljob_api.spec.json_text import allow_api_server_nesting
 from rljob_api.spec.rljob import GROUP, VERSION
 from rljob_api.topology.pod_names import HEAD_CONTAINER, JOB_UID_LABEL
 from rljob_runtime.cli.cluster.connect import Connection
@@ -36,7 +35,6 @@ class Calls:
     """One namespace of one API server."""
 
     def __init__(self, connection: Connection) -> None:
-        allow_api_server_nesting()
         self.connection = connection
         self.namespace = connection.namespace
         self._jobs = CustomObjectsApi(connection.client)

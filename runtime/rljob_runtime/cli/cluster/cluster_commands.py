@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from rljob_api.spec.exit_codes import ExitCode
+from rljob_api.spec.json_text import allow_api_server_nesting
 from rljob_runtime.cli.output import print_text, say
 
 if TYPE_CHECKING:
@@ -213,6 +214,7 @@ def asked_cluster(
         connection = connect(os.environ, context=context, namespace=namespace)
         from rljob_runtime.cli.cluster.api_calls import Calls
 
+        allow_api_server_nesting()
         yield Calls(connection)
     except RljobError as error:
         _refuse(f"{why}{error}")

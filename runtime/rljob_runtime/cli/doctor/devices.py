@@ -50,11 +50,11 @@ def devices(facts: Facts, need: Need | None) -> Iterator[Finding]:
             yield fail(f"no node offers {resource}", remedy if offered else PLUGIN)
             continue
         unseen = f"; pods were not seen: {facts.pods.why}" if isinstance(facts.pods, Unseen) else ""
-        where = _some(map(str, offers))
-        yield ok(f"{resource}: {total} on {_nodes(len(offers))} ({where}){unseen}")
+        where = some_of(map(str, offers))
+        yield ok(f"{resource}: {total} on {count_of_nodes(len(offers))} ({where}){unseen}")
     if not offered and not named:
         remedy = f"for jobs on emulated devices nothing; else {PLUGIN}"
-        yield warn(f"none of {_nodes(len(nodes))} offers {VENDOR}* devices", remedy)
+        yield warn(f"none of {count_of_nodes(len(nodes))} offers {VENDOR}* devices", remedy)
 
 
 def placement(facts: Facts, need: Need) -> Iterator[Finding]:
@@ -62,23 +62,22 @@ def placement(facts: Facts, need: Need) -> Iterator[Finding]:
     seen(facts.nodes)
     if need.accelerator.injection == "dra":
         raise Skip("accelerator.injection: dra, whose devices are no resource of nodes")
-    per_node = need.accelerator.devices_per_node if need.resource else 0
+    per_node = _per_node(need)
     what = f"{per_node} {need.resource}" if need.resource else "no device of a plugin"
     wanted = need.nodes + need.spares
     spares = f", {need.spares} of them spare" if need.spares else ""
-    wants = f"{_nodes(wanted)} with {what} each{spares}"
-    offers = offers_of(facts, need.resource, need)
-    fit = [offer for offer in offers if not offer.unfit and offer.devices >= per_node]
+    wants = f"{count_of_nodes(wanted)} with {what} each{spares}"
+    offers, fit = offers_of(facts, need.resource, need), offers_that_fit(facts, need)
     free = [offer for offer in fit if offer.free >= per_node]
     if len(free) >= wanted:
-        yield ok(f"{wants}: {_nodes(len(free))} can take a worker pod now")
+        yield ok(f"{wants}: {count_of_nodes(len(free))} can take a worker pod now")
     elif len(fit) >= wanted:
-        busy = _some(str(offer) for offer in fit if offer not in free)
+        busy = some_of(str(offer) for offer in fit if offer not in free)
         text = f"{wants}: {len(free)} now, {len(fit)} once other pods have ended ({busy})"
         yield warn(text, "wait, or end what holds them: kubectl get rljobs -A")
     else:
-        why = _some(_why(offer, per_node) for offer in offers if offer not in fit)
-        text = f"{wants}: {len(fit)} of {_nodes(len(offers))} could take a worker pod"
+        why = some_of(_why(offer, per_node) for offer in offers if offer not in fit)
+        text = f"{wants}: {len(fit)} of {count_of_nodes(len(offers))} could take a worker pod"
         text = f"{text} ({why})" if why else text
         if len(fit) >= need.nodes:
             most = len(fit) - need.nodes
@@ -99,6 +98,17 @@ def offers_of(facts: Facts, resource: str | None, need: Need | None) -> list[Off
         )
         for node in sorted(seen(facts.nodes), key=name_of)
     ]
+
+
+def offers_that_fit(facts: Facts, need: Need) -> list[Offer]:
+    """Of nodes that one of the job's worker pods may go to, now or once other pods have ended."""
+    per_node = _per_node(need)
+    offers = offers_of(facts, need.resource, need)
+    return [offer for offer in offers if not offer.unfit and offer.devices >= per_node]
+
+
+def _per_node(need: Need) -> int:
+    return need.accelerator.devices_per_node if need.resource else 0
 
 
 def _remedy(need: Need, offers: list[Offer]) -> str:
@@ -169,11 +179,13 @@ def _allocatable(node: Manifest) -> dict[str, int]:
     return {key: int(amount) for key, amount in amounts.items() if "/" in key and amount.isdigit()}
 
 
-def _nodes(number: int) -> str:
+def count_of_nodes(number: int) -> str:
+    """Such as "2 nodes"."""
     return f"{number} node" if number == 1 else f"{number} nodes"
 
 
-def _some(parts: Iterable[str]) -> str:
+def some_of(parts: Iterable[str]) -> str:
+    """The first of them, and how many more there are."""
     given = list(parts)
     more = len(given) - SHOWN_NODES
     return "; ".join(given[:SHOWN_NODES]) + (f"; {more} more" if more > 0 else "")
