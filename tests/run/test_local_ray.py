@@ -71,6 +71,7 @@ def small_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
         monkeypatch.setenv(name, "")  # so that it is as before afterwards
         monkeypatch.delenv(name)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")  # with it alone, Ray makes the file
+    RAYLET.Config.initialize("")  # as when Ray is imported
     start_ray(num_cpus=1, object_store_memory=100 * 2**20, log_to_driver=False)
     yield
     ray.shutdown()
