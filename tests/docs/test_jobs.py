@@ -84,8 +84,8 @@ def test_every_other_block_is_known() -> None:
         "docs/ascend.md": "Pod",
         "docs/device-plugin.md": "emulatedDevicePlugin",
         "docs/install.md": "ResourceQuota",
-        "docs/lifecycle.md": "integrations",
         "docs/operator.md": "faults",
+        "docs/queues.md": "List",
     }
 
 

@@ -11,6 +11,9 @@ import pytest
 import yaml
 from api_server import NOBODY, ApiServer
 from clusters import NPU, deployment, storage_class
+from documented import ROOT, blocks_of
+from kueue_crds import OTHERS, make_kueues_kinds
+from real_kueue import make_queue
 from typer.testing import CliRunner, Result
 
 from rljob_runtime.cli.doctor.gather import TABLE
@@ -124,6 +127,58 @@ def test_a_job_that_is_too_large_fails_with_the_number_that_fits(
 
     assert result.exit_code == 1
     assert "set accelerator.devicesPerNode to at most 8" in result.stdout
+
+
+def test_a_queue_that_cannot_admit_the_job_fails_with_its_quota(
+    rljob: Callable[..., Result],
+    job_file: Callable[..., str],
+    server: ApiServer,
+    namespace: str,
+    nodes: None,
+    operators: None,
+    kueues_kinds: None,
+) -> None:
+    make_kueues_kinds(server, OTHERS)
+    kueue = {"scheduler": "kueue", "queue": "research", "priorityClass": "high"}
+
+    without = lines(rljob(job_file(scheduling=kueue), "--json"))["queue"]
+    make_queue(server, namespace, workers=2, resource=NPU)
+    too_large = lines(rljob(job_file(scheduling=kueue), "--json"))["queue"]
+    del kueue["priorityClass"]
+    fits = lines(rljob(job_file(devices=1, scheduling=kueue), "--json"))["queue"]
+
+    assert "has no LocalQueue research; there are: none" in without["text"]
+    assert "8 huawei.com/Ascend910 of one flavor are asked for" in too_large["text"]
+    assert too_large["status"] == "fail"
+    assert fits["status"] == "ok", fits
+
+
+def test_the_queues_of_a_team_admit_its_jobs(
+    rljob: Callable[..., Result],
+    job_file: Callable[..., str],
+    server: ApiServer,
+    namespace: str,
+    nodes: None,
+    operators: None,
+    kueues_kinds: None,
+) -> None:
+    """Those that the documentation shows."""
+    make_kueues_kinds(server, OTHERS)
+    blocks = [
+        yaml.safe_load(b.text) for b in blocks_of(ROOT / "docs/queues.md") if b.language == "yaml"
+    ]
+    (shown,) = [block["items"] for block in blocks if block.get("kind") == "List"]
+    for one in shown:
+        of = f"/namespaces/{namespace}" if one["metadata"].pop("namespace", "") else ""
+        kind = one["kind"].lower()
+        plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
+        made(server, f"/apis/{one['apiVersion']}{of}/{plural}", one)
+    kueue = {"scheduler": "kueue", "queue": "research", "priorityClass": "high"}
+
+    told = lines(rljob(job_file(scheduling=kueue), "--json"))["queue"]
+
+    assert told["status"] == "ok", told
+    assert "ClusterQueue research has at most: ascend-910 32" in told["text"]
 
 
 def test_devices_of_a_running_pod_are_counted(

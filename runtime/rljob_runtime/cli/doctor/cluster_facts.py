@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 Manifest = dict[str, Any]
 
@@ -41,6 +41,17 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """What Kueue has under the names of a job. served: its API. local_queues: of the namespace.
+    cluster_queue: of the job's LocalQueue. priority_class: "" where the job names none."""
+
+    served: bool | Unseen
+    local_queues: tuple[Manifest, ...] | Unseen
+    cluster_queue: Manifest | Unseen | None
+    priority_class: Manifest | Unseen | Literal[""] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """A cluster, asked once. An empty tuple or None: looked, and not there.
 
@@ -48,7 +59,8 @@ class Facts:
     groups that are served. rljob_crd, ray_crd: their CustomResourceDefinitions. operators, kuberays:
     Deployments. pods: of all namespaces, that have not ended; own_pods: of the namespace alone, as are
     claims. references: what the job and the operator name; a Secret's type, "" of a ConfigMap, None where
-    there is none. verdict: what the API server says against the job in a dry run; "" where it takes it.
+    there is none. queue: of a job that waits in one of Kueue's, None of others. verdict: what the API
+    server says against the job in a dry run; "" where it takes it.
     """
 
     where: str
@@ -67,6 +79,7 @@ class Facts:
     claims: tuple[Manifest, ...] | Unseen
     references: Mapping[Reference, str | Unseen | None]
     rights: Mapping[Right, bool] | Unseen
+    queue: Queue | None = None
     verdict: str | Unseen
 
 

@@ -15,6 +15,7 @@ from rljob_runtime.cli.doctor.findings import Finding, findings_of
 from rljob_runtime.cli.doctor.kernels import kernels
 from rljob_runtime.cli.doctor.need import Need
 from rljob_runtime.cli.doctor.pulls import images, secrets, waiting
+from rljob_runtime.cli.doctor.queue import queue
 from rljob_runtime.cli.doctor.rights import accepted, rights
 from rljob_runtime.cli.doctor.storage import storage
 
@@ -35,6 +36,7 @@ CHECKS: dict[str, Check] = {
     "rights": rights,
     "devices": devices,
     "placement": with_job(placement),
+    "queue": with_job(queue),
     "kernels": with_job(kernels),
     "storage": storage,
     "secrets": secrets,

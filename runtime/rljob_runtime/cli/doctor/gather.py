@@ -9,13 +9,22 @@ from typing import Any, TypeVar
 
 from rljob_api.spec.rljob import GROUP, KIND, RLJob
 from rljob_runtime.cli.cluster.api_calls import Calls
-from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Reference, Right, Unseen
+from rljob_runtime.cli.doctor.cluster_facts import (
+    Facts,
+    Manifest,
+    Queue,
+    Reference,
+    Right,
+    Unseen,
+    name_of,
+)
 from rljob_runtime.cli.doctor.need import operator_of, references_of
 from rljob_runtime.cli.doctor.rights import ASKED, MAKE_JOBS
 from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
 
 T = TypeVar("T")
 
+KUEUE = "kueue.x-k8s.io/v1beta2"
 CRDS = "customresourcedefinitions"
 OPERATOR_NAMESPACE, KUBERAY_NAMESPACE = "rljob-system", "kuberay"
 """Where the docs install them; looked into where not all namespaces may be listed."""
@@ -51,7 +60,32 @@ def gather(calls: Calls, job: RLJob | None, manifest: Manifest | None) -> Facts:
         claims=seen(lambda: asking.all(f"{here}/persistentvolumeclaims", "persistentvolumeclaims")),
         references={one: seen(partial(asking.type_of, one)) for one in references},
         rights=(rights := seen(asking.rights)),
+        queue=_queue(asking, calls.namespace, job),
         verdict=_verdict(asking, manifest, rights),
+    )
+
+
+def _queue(asking: "_Asking", namespace: str, job: RLJob | None) -> Queue | None:
+    """What Kueue has for the job; None where it waits in no queue of Kueue's."""
+    if job is None or job.spec.scheduling.scheduler != "kueue":
+        return None
+    scheduling, of_cluster = job.spec.scheduling, f"/apis/{KUEUE}"
+    here = f"{of_cluster}/namespaces/{namespace}/localqueues"
+    local = asking.seen(lambda: asking.all(here, "localqueues"))
+    own = [] if isinstance(local, Unseen) else local
+    names = [str(q["spec"]["clusterQueue"]) for q in own if name_of(q) == scheduling.queue]
+    priority = scheduling.priority_class
+    return Queue(
+        served=asking.seen(lambda: KUEUE.rpartition("/")[2] in asking.served("kueue.x-k8s.io")),
+        local_queues=local,
+        cluster_queue=asking.seen(lambda: asking.one(of_cluster, "clusterqueues", names[0]))
+        if names
+        else None,
+        priority_class=asking.seen(
+            lambda: asking.one(of_cluster, "workloadpriorityclasses", str(priority))
+        )
+        if priority
+        else "",
     )
 
 
@@ -97,6 +131,15 @@ class _Asking:
         path = f"/apis/apiextensions.k8s.io/v1/{CRDS}/{name}"
         try:
             return self._calls.request("get", path, resource=CRDS, name=name)
+        except NotThere:
+            return None
+
+    def one(self, api: str, resource: str, name: str) -> Manifest | None:
+        """An object of the cluster, None where there is none of the name."""
+        try:
+            return self._calls.request(
+                "get", f"{api}/{resource}/{name}", resource=resource, name=name
+            )
         except NotThere:
             return None
 
