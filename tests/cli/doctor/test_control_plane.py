@@ -19,7 +19,7 @@ def test_nothing_fails_on_a_healthy_cluster_with_a_job_that_fits():
     findings = examine(HEALTHY, need())
 
     assert {finding.status for finding in findings} == {Status.OK}
-    assert len(findings) == 11
+    assert len(findings) == 12
 
 
 def test_an_api_server_that_does_not_answer_is_the_only_line():

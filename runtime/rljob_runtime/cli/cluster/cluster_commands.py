@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from rljob_api.spec.exit_codes import ExitCode
-from rljob_api.spec.json_text import allow_api_server_nesting
 from rljob_runtime.cli.output import print_text, say
 
 if TYPE_CHECKING:
@@ -205,6 +204,7 @@ def asked_cluster(
     namespace: str | None, context: str | None, *, why: str = ""
 ) -> Iterator["Calls"]:
     """The cluster to ask; whatever goes wrong inside is said in a line that starts with `why`."""
+    from rljob_api.spec.json_text import allow_api_server_nesting
     from rljob_runtime.cli.cluster.connect import connect
     from rljob_runtime.errors import RljobError
 
