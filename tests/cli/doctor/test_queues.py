@@ -86,6 +86,9 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
                 {"name": NPU, "nominalQuota": "8", "borrowingLimit": "4"}]}]}]}}},
         "fail", "has at most: a3 12",
     ),
+    "no right to see priorities": (
+        {"priority_class": Unseen("workloadpriorityclasses is forbidden")}, "skipped", "priorityclasses",
+    ),
     "not to be seen": ({"cluster_queue": Unseen("clusterqueues is forbidden")}, "skipped", "forbidden"),
 }  # fmt: skip
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from rljob_api.spec.section import parse_quantity
-from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Queue, name_of
-from rljob_runtime.cli.doctor.findings import Finding, Skip, fail, ok, seen, warn
+from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Queue, Unseen, name_of
+from rljob_runtime.cli.doctor.findings import Finding, Skip, fail, ok, seen, skipped, warn
 from rljob_runtime.cli.doctor.need import Need
 
 OF_ALL_PODS = ("cpu", "memory")
@@ -12,7 +12,7 @@ OF_ALL_PODS = ("cpu", "memory")
 
 
 def queue(facts: Facts, need: Need) -> Iterator[Finding]:
-    """A line for the queue, one for its quota of devices, and one for the priority."""
+    """A line for the queue and one for its quota of devices; one for a priority that is not to be found."""
     found, wanted = facts.queue, need.job.spec.scheduling
     if found is None:
         return
@@ -23,6 +23,8 @@ def queue(facts: Facts, need: Need) -> Iterator[Finding]:
     if found.priority_class is None:
         text = f"there is no WorkloadPriorityClass {wanted.priority_class}"
         yield fail(text, "make it, or name another in spec.scheduling.priorityClass")
+    elif isinstance(found.priority_class, Unseen):
+        yield skipped(found.priority_class.why)
     yield from _of_queues(found, facts.namespace, need)
 
 
