@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from page_tables import shrink_page_tables
 from programs import NAMES, REQUIRED, require
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -50,12 +51,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         require(*marker.args)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Each file's tests leave memory behind, which forks of the next pay for."""
+    if nextitem is not None and nextitem.path != item.path:
+        shrink_page_tables()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What shares a server or an engine must not be spread over workers, each with one of its own."""
+    """What shares a server or an engine must not be spread over workers, each with one of its own; what was
+    collected, half a GiB, stays until the end."""
     for item in session.items if getattr(session.config.option, "loadgroup", False) else []:
         grouped = item.get_closest_marker("xdist_group") is not None
         if grouped and "@" not in item.nodeid:
             raise pytest.UsageError(f"{item.nodeid}: pytest-xdist does not keep its group together")
+    if session.items:
+        shrink_page_tables()
 
 
 @pytest.hookimpl(tryfirst=True)
