@@ -27,7 +27,8 @@ says helm/rljob/Chart.yaml "version: $version" "set it with the package's"
 says helm/rljob/Chart.yaml "appVersion: \"$version\"" "set it with the package's"
 grep -qE "^## ${version//./\\.}( |$)" CHANGELOG.md ||
   refuse "CHANGELOG.md has no section '## $version'; rename '## Unreleased', and say what an upgrade needs"
-! git rev-parse -q --verify "refs/tags/v$version" >/dev/null || refuse "there is a tag v$version already"
+tagged=$(git rev-parse -q --verify "refs/tags/v$version^{commit}" || true)
+[ "${tagged:-$(git rev-parse HEAD)}" = "$(git rev-parse HEAD)" ] || refuse "there is a tag v$version already, of ${tagged:0:8}"
 command -v helm >/dev/null || refuse "there is no helm on PATH, which packs the chart"
 
 rm -rf dist

@@ -1,6 +1,7 @@
 """`rljob validate`, `rljob plan` and what `rljob run` refuses: output, exit codes."""
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -379,3 +380,9 @@ def test_help_tells_the_exit_codes():
     result = CliRunner().invoke(app, ["--help"])
 
     assert "3    interrupted, with a checkpoint; --resume goes on" in result.stdout
+
+
+def test_the_version_is_the_installed_packages():
+    result = CliRunner().invoke(app, ["--version"])
+
+    assert result.stdout == f"rljob {version('rljob')}\n"

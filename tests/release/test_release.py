@@ -54,6 +54,8 @@ def release(tree: Path) -> Release:
 
 
 def test_a_release_has_packages_chart_sbom_and_sums_and_tells_how_to_push(release, tree):
+    git(tree, "tag", f"v{VERSION}")
+
     done = release()
 
     dist = tree / "dist"
@@ -107,8 +109,8 @@ def test_a_version_of_which_the_changelog_says_nothing_is_not_released(release, 
     assert f"CHANGELOG.md has no section '## {VERSION}'" in refused.stderr
 
 
-def test_a_version_that_has_a_tag_is_not_released_again(release, tree):
-    git(tree, "tag", f"v{VERSION}")
+def test_a_version_whose_tag_is_another_commits_is_not_released_again(release, tree):
+    git(tree, "tag", f"v{VERSION}", "HEAD~1")
 
     refused = release()
 

@@ -7,6 +7,8 @@ job is valid, and torch by `export`.
 
 import os
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -49,6 +51,23 @@ app = typer.Typer(
 
 for command in COMMANDS:
     app.command()(command)
+
+
+def print_version(requested: bool) -> None:
+    """Print the installed version and exit, if `--version` is given."""
+    if requested:
+        typer.echo(f"rljob {version('rljob')}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option("--version", callback=print_version, is_eager=True, help="Print the version."),
+]
+
+
+@app.callback()
+def options(show_version: VersionOption = False) -> None: ...
 
 
 TRAINING = ("run", "replay", "fork")
