@@ -26,7 +26,8 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 E2E_SCRIPT = (ROOT / "scripts" / "e2e.sh").read_text()
 CI = (ROOT / ".ci" / "run").read_text()
 IMAGES_SCRIPT = (ROOT / "images" / "build.sh").read_text()
-SUBCOMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+RLJOB = typer.main.get_command(app)
+SUBCOMMANDS = RLJOB.commands  # type: ignore[attr-defined]
 CLIENTS = ("kubectl", "helm")
 NUMBERS = {"N": "2"}
 """Placeholders that stand for a number."""
@@ -55,7 +56,9 @@ def read_make(command: Command) -> None:
 def read_mention(command: Command) -> None:
     """A command of rljob within a sentence, whose arguments may be left out."""
     name, *words = command.words[1:]
-    known = [option for parameter in SUBCOMMANDS[name].params for option in parameter.opts]
+    program, words = (RLJOB, [name]) if name.startswith("-") else (SUBCOMMANDS[name], words)
+    known = [option for parameter in program.params for option in parameter.opts]
+    known += RLJOB.context_settings["help_option_names"]
     assert [word for word in words if word.startswith("-") and word not in known] == []
 
 
