@@ -1,6 +1,6 @@
-"""Reports of the workers as the metrics of a step and of an evaluation. Pure functions.
+"""The metrics of a step and of an evaluation, computed from the workers' reports. Pure functions.
 
-Names are the events' (docs/events.md); sums from all workers are divided once, here.
+Names are those of the events (docs/events.md). Sums of all workers are divided once, here.
 """
 
 import math
@@ -32,14 +32,17 @@ from rljob_runtime.record.reports import (
 )
 
 DELTA_SHARE = 0.1
-"""Of the weights' bytes that deltas are to take at most."""
+"""Largest share of the weights' bytes that deltas should take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """Result of one evaluation. accuracy: share of samples that passed, which is Pass@1 and, of k samples of
-    each prompt, Avg@k; stderr: over prompts. pass_at_k: share of prompts that some sample passed. name: of
-    the set, empty for the job's own held-out prompts, which have `suites` beside them."""
+class EvaluationResult:
+    """The result of one evaluation.
+
+    accuracy: share of samples that passed; this is Pass@1 and, with k samples per prompt, Avg@k. stderr: over
+    prompts. pass_at_k: share of prompts with at least one sample that passed. name: of the set; empty for the
+    job's own held-out prompts, which carry the results of the other sets in `suites`.
+    """
 
     step: int
     name: str = ""
@@ -55,21 +58,23 @@ class Evaluated:
 
     @property
     def k(self) -> int:
-        """Samples of each prompt."""
+        """Number of samples per prompt."""
         return self.samples // max(self.prompts, 1)
 
     def value(self, metric: str) -> float:
-        """Of spec.evaluation.metric; of a suite the mean over all prompts of its levels."""
+        """Value of spec.evaluation.metric. For a suite, the mean over all prompts of its levels."""
         *suite, name = metric.rsplit("/", 1)
-        parts = (
-            [self] if not suite else [p for p in self.suites if p.name.split("/")[0] == suite[0]]
+        results = (
+            [self]
+            if not suite
+            else [each for each in self.suites if each.name.split("/")[0] == suite[0]]
         )
-        values = [(part.accuracy if name == "accuracy" else part.reward) for part in parts]
-        prompts = [part.prompts for part in parts]
+        values = [(result.accuracy if name == "accuracy" else result.reward) for result in results]
+        prompts = [result.prompts for result in results]
         return sum(v * n for v, n in zip(values, prompts, strict=True)) / max(sum(prompts), 1)
 
     def event(self, seconds: float) -> EvaluationEvent:
-        """What is told of it. seconds: that it took."""
+        """Build the `evaluation` event. seconds: duration of the evaluation."""
         suites = {suite.name: suite.figures() for suite in self.suites}
         return EvaluationEvent(
             step=self.step,
@@ -80,7 +85,7 @@ class Evaluated:
         )
 
     def figures(self) -> SetFigures:
-        """What is told of a set."""
+        """Build the figures of one set."""
         return SetFigures(
             accuracy=self.accuracy,
             stderr=self.stderr,
@@ -92,12 +97,12 @@ class Evaluated:
         )
 
 
-def evaluation_metrics(rewarded: Sequence[Any], *, step: int, name: str = "") -> Evaluated:
-    """Accuracy over all samples of a set, with the standard error of the prompts' means."""
+def evaluation_metrics(rewarded: Sequence[Any], *, step: int, name: str = "") -> EvaluationResult:
+    """Compute the accuracy over all samples of a set, with the standard error of the prompt means."""
     totals = [total for report in rewarded for total in report.totals]
     means = [*_by_prompt(rewarded, "passes").values()]
     accuracy, deviation = mean_and_deviation(means)
-    return Evaluated(
+    return EvaluationResult(
         step=step,
         name=name,
         accuracy=accuracy,
@@ -111,12 +116,15 @@ def evaluation_metrics(rewarded: Sequence[Any], *, step: int, name: str = "") ->
     )
 
 
-def pair_metrics(compared: Sequence[Any], *, step: int, name: str = "") -> Evaluated:
-    """Accuracy: share of held-out pairs whose preferred response gained more over the reference than the
-    other. reward: their mean margin β·h."""
+def pair_metrics(compared: Sequence[Any], *, step: int, name: str = "") -> EvaluationResult:
+    """Evaluate held-out pairs.
+
+    accuracy: share of pairs whose preferred response gained more over the reference than the other. reward:
+    mean margin β·h.
+    """
     margins = [margin for report in compared for margin in report.margins]
     accuracy, deviation = mean_and_deviation([float(margin > 0) for margin in margins])
-    return Evaluated(
+    return EvaluationResult(
         step=step,
         name=name,
         accuracy=accuracy,
@@ -143,8 +151,10 @@ def step_metrics(
     more: Mapping[str, float],
     digest: Digest | None = None,
 ) -> StepEvent:
-    """What is told of a step. peaks: bytes of each device's ledger, by its number. phases: their seconds.
-    more: metrics."""
+    """Build the `step` event.
+
+    peaks: bytes in each device's ledger, by device number. phases: seconds by name. more: additional metrics.
+    """
     spec = job.spec
     ages = _summed(report.rows_by_age for report in updated)
     metrics: dict[str, float | None] = {
@@ -186,23 +196,23 @@ def step_metrics(
 
 
 def _prompt_rewards(spec: ResolvedSpec, rewarded: Sequence[Any]) -> list[float | None] | None:
-    """None where other samples are scored than those of the batch."""
+    """Mean reward of each prompt, or None if the scored samples are not those of the batch."""
     if spec.flow.partial_rollout or getattr(spec.algorithm.params, "dynamic_sampling", None):
         return None
     return [*_by_prompt(rewarded, "totals").values()] or None
 
 
 def _by_prompt(rewarded: Sequence[Any], values: str) -> dict[int, float]:
-    """Means over each prompt's samples, in the order of the prompts' numbers."""
-    found: dict[int, list[float]] = {}
+    """Mean of the values over each prompt's samples, in the order of the prompt numbers."""
+    values_of: dict[int, list[float]] = {}
     for report in rewarded:
         for prompt, value in zip(report.prompts, getattr(report, values), strict=True):
-            found.setdefault(prompt, []).append(value)
-    return {prompt: sum(found[prompt]) / len(found[prompt]) for prompt in sorted(found)}
+            values_of.setdefault(prompt, []).append(value)
+    return {prompt: sum(values_of[prompt]) / len(values_of[prompt]) for prompt in sorted(values_of)}
 
 
 def reshard_event(step: int, devices: Sequence[ReshardFigures]) -> ReshardEvent:
-    """What is told of a reshard."""
+    """Build the `reshard` event from the devices' figures."""
     fullest = max(devices, key=lambda device: device.peak_bytes)
     back = sum(device.back_seconds for device in devices)
     waited = sum(min(device.waited_seconds, device.back_seconds) for device in devices)
@@ -230,7 +240,7 @@ def reshard_event(step: int, devices: Sequence[ReshardFigures]) -> ReshardEvent:
 
 
 def in_flight_event(step: int, devices: Sequence[InFlightFigures]) -> InFlightEvent:
-    """What is told of weights that came in flight. step: their version."""
+    """Build the `in_flight` event. step: version of the weights."""
     slowest = max(devices, key=lambda device: device.received_seconds)
     gaps = [device.probe_gap for device in devices if device.probe_gap is not None]
     return InFlightEvent(
@@ -251,25 +261,25 @@ def in_flight_event(step: int, devices: Sequence[InFlightFigures]) -> InFlightEv
 
 
 def _deltas(devices: Sequence[ReshardFigures] | Sequence[InFlightFigures]) -> int | None:
-    """Of all that got any."""
-    found = [device.delta_bytes for device in devices if device.received_bytes]
-    return None if None in found or not found else sum(size for size in found if size is not None)
+    """Sum of the delta bytes over all devices that received weights."""
+    sizes = [device.delta_bytes for device in devices if device.received_bytes]
+    return None if None in sizes or not sizes else sum(size for size in sizes if size is not None)
 
 
 def large_deltas(event: ReshardEvent | InFlightEvent) -> str:
-    """What is told of deltas that are larger than they are kept for; empty where they are not."""
-    came, whole = event.delta_bytes, event.received_bytes
-    if came is None or not whole or came <= DELTA_SHARE * whole:
+    """Return a warning if the deltas are too large to be useful, otherwise ""."""
+    delta_bytes, full_bytes = event.delta_bytes, event.received_bytes
+    if delta_bytes is None or not full_bytes or delta_bytes <= DELTA_SHARE * full_bytes:
         return ""
     return (
-        f"changes of weights took {came / whole:.0%} of their bytes, above {DELTA_SHARE:.0%} "
+        f"changes of weights took {delta_bytes / full_bytes:.0%} of their bytes, above {DELTA_SHARE:.0%} "
         "(spec.resharding.deltas): a learning rate this high moves more of them; leave deltas out where the "
         "memory that they keep is wanted"
     )
 
 
 def _rewards(rewarded: Sequence[Any]) -> Mapping[str, float]:
-    """Of what was generated; nothing where pairs come with the data."""
+    """Metrics of the rewards; empty if the data brings pairs."""
     if not rewarded:
         return {}
     totals = [total for report in rewarded for total in report.totals]
@@ -304,7 +314,7 @@ def _responses(generated: Sequence[Any], seconds: float) -> Mapping[str, float]:
 
 
 def _pictures(generated: Sequence[Any], seconds: float) -> Mapping[str, float]:
-    """Of jobs that show any."""
+    """Metrics of the pictures; empty for jobs without pictures."""
     shown = [report.shown for report in generated if report.shown is not None]
     if not shown:
         return {}
@@ -315,8 +325,7 @@ def _pictures(generated: Sequence[Any], seconds: float) -> Mapping[str, float]:
 
 
 def _summed(counts: Iterable[Counter[int]]) -> Counter[int]:
-    """In time of their sizes: a sum of counters copies what it has with each one, of which there are
-    thousands."""
+    """Sum counters in linear time: `sum` would copy the result for each of thousands of counters."""
     total = Counter[int]()
     for each in counts:
         total.update(each)
@@ -324,30 +333,30 @@ def _summed(counts: Iterable[Counter[int]]) -> Counter[int]:
 
 
 def _lengths(samples: Counter[int]) -> Mapping[str, float]:
-    """The length that four fifths of the samples do not exceed, and the longest. samples: by length."""
+    """Length that four fifths of the samples do not exceed, and the longest. samples: count by length."""
     if not samples:
         return {}
-    left, p80 = 0.8 * samples.total(), 0
+    remaining, p80 = 0.8 * samples.total(), 0
     for length in sorted(samples):
-        if left <= 0:
+        if remaining <= 0:
             break
-        p80, left = length, left - samples[length]
+        p80, remaining = length, remaining - samples[length]
     return {"response_length/p80": float(p80), "response_length/max": float(max(samples))}
 
 
 def _passes(of_ranks: Sequence[PassTimes]) -> PassTimes | None:
-    """Of the rank whose passes took longest; None where none was timed."""
+    """Passes of the rank that took longest, or None if none was timed."""
     slowest = max(of_ranks, key=lambda passes: sum(passes.seconds))
     return slowest if slowest.count else None
 
 
 def _tools(figures: Sequence[ToolFigures], generated: Sequence[Any]) -> Mapping[str, float]:
-    """Of a job with tools; by tool only those that were called."""
+    """Metrics of a job with tools. Only tools that were called have metrics of their own."""
     if not figures:
         return {}
     samples = max(sum(report.samples for report in generated), 1)
     drawn = sum(report.sample_tokens for report in generated)
-    found = {
+    metrics = {
         "response_length/with_tools": (drawn + sum(f.tokens for f in figures)) / samples,
         "turns/mean": sum(f.turns for f in figures) / samples,
         "turns/cut_share": sum(f.cut for f in figures) / samples,
@@ -358,15 +367,15 @@ def _tools(figures: Sequence[ToolFigures], generated: Sequence[Any]) -> Mapping[
         for name in ("calls", "errors", "timeouts")
     )
     for tool, number in sorted(calls.items()):
-        found[f"tools/{tool}/calls"] = number / samples
-        found[f"tools/{tool}/error_share"] = errors[tool] / number
-        found[f"tools/{tool}/timeout_share"] = timeouts[tool] / number
-        found[f"tools/{tool}/seconds"] = sum(f.seconds.get(tool, 0.0) for f in figures) / number
-    return found
+        metrics[f"tools/{tool}/calls"] = number / samples
+        metrics[f"tools/{tool}/error_share"] = errors[tool] / number
+        metrics[f"tools/{tool}/timeout_share"] = timeouts[tool] / number
+        metrics[f"tools/{tool}/seconds"] = sum(f.seconds.get(tool, 0.0) for f in figures) / number
+    return metrics
 
 
 def _games(figures: Sequence[GameFigures], generated: Sequence[Any]) -> Mapping[str, float]:
-    """Of a job with an environment."""
+    """Metrics of a job with an environment."""
     if not figures:
         return {}
     samples = max(sum(report.samples for report in generated), 1)
@@ -384,7 +393,7 @@ def _games(figures: Sequence[GameFigures], generated: Sequence[Any]) -> Mapping[
 
 
 def _agents(figures: Sequence[AgentFigures], generated: Sequence[Any]) -> Mapping[str, float]:
-    """Of a job with an agent."""
+    """Metrics of a job with an agent."""
     if not figures:
         return {}
     samples = max(sum(report.samples for report in generated), 1)
@@ -414,7 +423,8 @@ def _staleness(ages: Counter[int]) -> Mapping[str, float]:
 def _partial_rollout(
     generated: Sequence[Any], updated: Sequence[Any], more: Mapping[str, float]
 ) -> Mapping[str, float]:
-    """What goes on is of the last round, where dynamic sampling takes several."""
+    """Metrics of a partial rollout. With several rounds of dynamic sampling, unfinished groups are counted in
+    the last round."""
     rounds = int(more.get("dynamic_sampling/rounds", 1))
     last = generated[len(generated) - len(generated) // max(rounds, 1) :]
     tokens = _summed(report.lineage.tokens_by_age for report in updated)
@@ -427,7 +437,7 @@ def _partial_rollout(
 
 
 def _pairs_as_means(metrics: Mapping[str, float]) -> Mapping[str, float]:
-    """What is told of pairs as means over these, not over tokens."""
+    """Convert the sums over pairs to means over pairs instead of tokens."""
     count = metrics.get("pairs/count")
     if count is None:
         return metrics
@@ -436,15 +446,18 @@ def _pairs_as_means(metrics: Mapping[str, float]) -> Mapping[str, float]:
     return {n: v for n, v in metrics.items() if n != "pairs/count"} | means
 
 
-def _critic(found: Mapping[str, float] | None) -> Mapping[str, float]:
-    """Of the critic's training; nothing without one. explained_variance: 1 − E[(V − R)²] / Var[R]."""
-    if found is None:
+def _critic(metrics: Mapping[str, float] | None) -> Mapping[str, float]:
+    """Metrics of the critic's training; empty without a critic.
+
+    explained_variance: 1 − E[(V − R)²] / Var[R].
+    """
+    if metrics is None:
         return {}
-    variance = found["returns/square"] - found["returns/mean"] ** 2
-    explained = 1 - found["error"] / variance if variance > 1e-12 else 0.0
+    variance = metrics["returns/square"] - metrics["returns/mean"] ** 2
+    explained = 1 - metrics["error"] / variance if variance > 1e-12 else 0.0
     left_out = ("entropy", "skipped", "returns/square")
-    kept = {f"critic/{name}": value for name, value in found.items() if name not in left_out}
-    return kept | {"critic/explained_variance": explained}
+    reported = {f"critic/{name}": value for name, value in metrics.items() if name not in left_out}
+    return reported | {"critic/explained_variance": explained}
 
 
 def _reward_parts(rewarded: Sequence[Any], samples: int) -> Mapping[str, float]:
@@ -455,7 +468,7 @@ def _reward_parts(rewarded: Sequence[Any], samples: int) -> Mapping[str, float]:
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and unbiased standard deviation; (0, 0) for nothing."""
+    """Mean and unbiased standard deviation; (0, 0) for an empty sequence."""
     if not values:
         return 0.0, 0.0
     mean = sum(values) / len(values)

@@ -1,4 +1,5 @@
-"""Rewards that failed: each as an event, and all of an evaluation as the run's end. Called by the driver."""
+"""Reports failed rewards: each as an event, and a fully failed evaluation as an error. Called by the
+driver."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,9 +10,11 @@ from rljob_runtime.record.events import EventLog
 from rljob_runtime.samples.batches import BatchName
 
 
-def tell_reward_errors(log: EventLog, batch: BatchName, rewarded: Sequence[Any]) -> None:
-    """Write what failed; raise RewardError when no sample of an evaluation could be scored. Of a step, the
-    guard rewardErrors says what follows."""
+def write_reward_errors(log: EventLog, batch: BatchName, rewarded: Sequence[Any]) -> None:
+    """Write an event per failed reward. Raise RewardError if no sample of an evaluation was scored.
+
+    For a step, the guard rewardErrors decides how the run continues.
+    """
     for report in rewarded:
         for name, count in report.errors.items():
             message = report.first_error

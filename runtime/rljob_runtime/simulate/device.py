@@ -23,11 +23,11 @@ from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.record.event_types import PassTimes
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.record.reports import GenerateReport, SyncReport, UpdateReport
-from rljob_runtime.record.spans import OwnWork, Span
+from rljob_runtime.record.spans import DeviceWork, StageSpan
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.simulate.decoding import ends
 from rljob_runtime.simulate.dock import Claimed
-from rljob_runtime.simulate.virtual_clock import Work
+from rljob_runtime.simulate.virtual_clock import BatchTimer
 from rljob_runtime.simulate.world import World
 from rljob_runtime.worker.device_role import DeviceRole
 
@@ -57,13 +57,13 @@ class Course:
     claims: list[Claimed] = field(default_factory=list)
     groups: list[float] = field(default_factory=list)
 
-    def span(self, now: float) -> Span:
+    def span(self, now: float) -> StageSpan:
         """Until now."""
         own = None
         if self.worked:
-            own = OwnWork(seconds=self.worked, tokens=self.tokens, passes=max(1, self.passes))
+            own = DeviceWork(seconds=self.worked, tokens=self.tokens, passes=max(1, self.passes))
         first = now if self.first is None else self.first
-        return Span(start=first, end=now, waited=self.waited, own=own)
+        return StageSpan(start=first, end=now, waited=self.waited, device_work=own)
 
 
 class SimulatedDevice:
@@ -100,7 +100,7 @@ class SimulatedDevice:
     def join_sync(self, address: str, rank: int, size: int) -> None:
         """As the device worker's."""
 
-    def generate(self, batch: BatchName, share: tuple[int, int]) -> Work:
+    def generate(self, batch: BatchName, share: tuple[int, int]) -> BatchTimer:
         """The replica's share: its first device claims it, and writes samples as they end. All devices that
         hold a model together end together."""
         world, degrees = self._world, self._world.spec.rollout.parallelism
@@ -114,15 +114,15 @@ class SimulatedDevice:
                 report, own = yield from self._generate(batch, claimed)
         size = min(degrees.model_devices, share[1] * degrees.replica_devices)
         yield world.meet(("generate", batch, place // degrees.model_devices), size)
-        span = Span(start=began, end=world.clock.unix_seconds(), own=own)
+        span = StageSpan(start=began, end=world.clock.unix_seconds(), device_work=own)
         return GenerateReport(**report, span=span)
 
-    def infer(self, state: str, batch: BatchName, groups: range | None = None) -> Work:
+    def infer(self, state: str, batch: BatchName, groups: range | None = None) -> BatchTimer:
         """The replica's share, as its responses come."""
         world, course = self._world, Course()
         replica, replicas, leads, size = self._replica(state)
 
-        def score(claimed: Claimed) -> Work:
+        def score(claimed: Claimed) -> BatchTimer:
             lengths, _, _ = yield from self._pass(state, claimed, course)
             scored = np.ones_like(lengths) if state == "reward-model" else lengths
             world.dock.write(state, claimed, {WRITTEN[state]: scored})
@@ -135,14 +135,14 @@ class SimulatedDevice:
         yield world.meet((state, batch, replica), size)
         return course.span(world.clock.unix_seconds())
 
-    def critic(self, batch: BatchName) -> Work:
+    def critic(self, batch: BatchName) -> BatchTimer:
         """Read the critic's share of this device's replica; `update` moves it."""
         course = Course()
         yield from self._train("critic", batch, course)
         self._critic = course
         return course.span(self._world.clock.unix_seconds())
 
-    def update(self, batch: BatchName) -> Work:
+    def update(self, batch: BatchName) -> BatchTimer:
         """All mini-batches and epochs of a step. All devices that train end together."""
         world, course = self._world, Course()
         yield from self._train("update", batch, course)
@@ -167,33 +167,35 @@ class SimulatedDevice:
             span=course.span(world.clock.unix_seconds()),
         )
 
-    def sync(self, version: int) -> Work:
+    def sync(self, version: int) -> BatchTimer:
         """Weights of the update layout to the rollout layout. What a step takes beside its stages passes
         before."""
         yield self._world.costs.fixed_seconds
         began = self._world.clock.unix_seconds()
         yield self._world.costs.reshard_seconds
         self._version = version
-        span = Span(start=began, end=self._world.clock.unix_seconds())
+        span = StageSpan(start=began, end=self._world.clock.unix_seconds())
         return SyncReport(checksum="", span=span, rests=self._rests)
 
-    def send(self, version: int) -> Work:
+    def send(self, version: int) -> BatchTimer:
         """Give devices that go on generating this device's weights."""
         began = self._world.clock.unix_seconds()
         yield self._world.costs.reshard_seconds
-        return SyncReport(checksum="", span=Span(start=began, end=self._world.clock.unix_seconds()))
+        return SyncReport(
+            checksum="", span=StageSpan(start=began, end=self._world.clock.unix_seconds())
+        )
 
     def switch(self, version: int) -> SyncReport:
         """Generate with the weights that were sent."""
         self._version, now = version, self._world.clock.unix_seconds()
-        return SyncReport(checksum="", span=Span(start=now, end=now))
+        return SyncReport(checksum="", span=StageSpan(start=now, end=now))
 
-    def save(self, folder: Path) -> Work:
+    def save(self, folder: Path) -> BatchTimer:
         """Takes the time of a checkpoint, and writes none."""
         yield self._world.costs.save_seconds
         return Folder(folder)
 
-    def load(self, checkpoint: Folder, step: int) -> Work:
+    def load(self, checkpoint: Folder, step: int) -> BatchTimer:
         """Likewise."""
         yield self._world.costs.save_seconds
 
@@ -253,7 +255,7 @@ class SimulatedDevice:
 
     def _generate(
         self, batch: BatchName, claimed: Claimed
-    ) -> Generator[Any, Any, tuple[dict[str, Any], OwnWork]]:
+    ) -> Generator[Any, Any, tuple[dict[str, Any], DeviceWork]]:
         """Samples of the claim, from the first to the last."""
         world = self._world
         drawn, (_, samples) = world.drawn(batch), world.sizes(batch)
@@ -278,19 +280,19 @@ class SimulatedDevice:
             "lengths": Counter(responses.tolist()),
             "clipped": int((responses == longest).sum()),
         }
-        return report, OwnWork(seconds=passed, tokens=tokens, passes=int(responses.max()))
+        return report, DeviceWork(seconds=passed, tokens=tokens, passes=int(responses.max()))
 
     def _read(
         self,
         state: str,
         batch: BatchName,
         course: Course,
-        work: Callable[[Claimed], Work],
+        work: Callable[[Claimed], BatchTimer],
         *,
         share: Share,
         count: int,
         min_version: int | None = None,
-    ) -> Work:
+    ) -> BatchTimer:
         """Work on a share of so many groups, as they come. A pass begins once its micro-batches are whole;
         without anybody who waits for the results meanwhile, all are claimed at once."""
         world, (_, samples) = self._world, self._world.sizes(batch)
@@ -340,14 +342,14 @@ class SimulatedDevice:
         yield now
         return lengths, seconds_G, tokens_G
 
-    def _train(self, state: str, batch: BatchName, course: Course) -> Work:
+    def _train(self, state: str, batch: BatchName, course: Course) -> BatchTimer:
         """Read the share; the first mini-batch's gradient grows meanwhile."""
         spec = self._world.spec
         replica, replicas, leads, _ = self._replica(state)
         balanced = spec.update.balance == "length"
         mini = share_of_mini_batches((replica, replicas), spec.batch, balanced=balanced)
 
-        def train(claimed: Claimed) -> Work:
+        def train(claimed: Claimed) -> BatchTimer:
             left = mini[0] - len(course.groups)
             _, seconds_G, _ = yield from self._pass(state, claimed, course, first=left)
             course.groups += seconds_G.tolist()

@@ -8,7 +8,7 @@ import numpy as np
 from rljob_runtime.dock.growing import Array
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.processes.actors.reward_worker import CLAIM_ROWS, RewardReport
-from rljob_runtime.record.spans import Span
+from rljob_runtime.record.spans import StageSpan
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import (
     PICTURE_COLUMNS,
@@ -17,7 +17,7 @@ from rljob_runtime.samples.flow import (
     written_bytes,
 )
 from rljob_runtime.simulate.dock import SimulatedDock
-from rljob_runtime.simulate.virtual_clock import Work
+from rljob_runtime.simulate.virtual_clock import BatchTimer
 from rljob_runtime.simulate.world import ITEM_BYTES, World
 
 MANY = 1_000_000
@@ -91,7 +91,7 @@ class SimulatedRewards:
         self._world = world
         self._traffic = Traffic()
 
-    def score(self, batch: BatchName) -> Work:
+    def score(self, batch: BatchName) -> BatchTimer:
         """Whole groups, as they come."""
         world, drawn, report = self._world, self._world.drawn(batch), RewardReport()
         groups, samples = world.sizes(batch)
@@ -116,7 +116,7 @@ class SimulatedRewards:
             self._count(claimed.count, int(claimed.lengths["response"].sum()))
             self._report(report, claimed.index_n, drawn.passed_GN[at])
         now = world.clock.unix_seconds()
-        report.span = Span(start=first or now, end=now, waited=waited)
+        report.span = StageSpan(start=first or now, end=now, waited=waited)
         return report
 
     def traffic(self) -> dict[str, Traffic]:

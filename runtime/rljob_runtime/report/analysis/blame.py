@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from rljob_runtime.record.spans import Span
+from rljob_runtime.record.spans import StageSpan
 
 INFERENCE = ("reference", "teacher", "values", "reward-model")
 UPSTREAM: Mapping[str, tuple[str, ...]] = {
@@ -29,7 +29,7 @@ class Activity:
     """When a state ran. spans: of all its workers. waited: seconds within them that a worker spent waiting in
     the dock, mean over the workers."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[StageSpan, ...]
     waited: float = 0.0
 
     def runs(self, now: float) -> bool:
@@ -37,12 +37,12 @@ class Activity:
         return any(span.start <= now < span.end for span in self.spans)
 
 
-def blamed(activities: Mapping[str, Activity], window: Span) -> dict[str, float]:
+def blamed(activities: Mapping[str, Activity], window: StageSpan) -> dict[str, float]:
     """Seconds of the window by the state that is waited for; the rest is nobody's."""
     return _Blame(activities, _moments(activities, window)).seconds()
 
 
-def _moments(activities: Mapping[str, Activity], window: Span) -> list[float]:
+def _moments(activities: Mapping[str, Activity], window: StageSpan) -> list[float]:
     """Between two of them nothing begins or ends."""
     edges = {window.start, window.end}
     for span in (span for activity in activities.values() for span in activity.spans):

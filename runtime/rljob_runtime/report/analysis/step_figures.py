@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from rljob_runtime.dock.stats import ROOM
 from rljob_runtime.record.event_types import DockEvent, PassTimes, PhaseEvent, ReshardEvent, Rows
-from rljob_runtime.record.spans import Span
+from rljob_runtime.record.spans import StageSpan
 from rljob_runtime.report.analysis.blame import INFERENCE, Activity, blamed
 from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.totals import number
@@ -76,7 +76,7 @@ def median_figures(steps: Sequence[StepFigures]) -> StepFigures:
 def step_figures(history: RunHistory, step: int) -> StepFigures:
     """Of one step that is done."""
     event = history.steps[step]
-    window = Span(start=event.time - event.seconds, end=event.time)
+    window = StageSpan(start=event.time - event.seconds, end=event.time)
     phases = [phase for found in history.phases.values() for phase in found]
     inside = [p for p in phases if p.end > window.start and p.start < window.end]
     inside = [phase for phase in inside if not phase.evaluation]
@@ -103,14 +103,16 @@ def step_figures(history: RunHistory, step: int) -> StepFigures:
     )
 
 
-def _activities(phases: Sequence[PhaseEvent], window: Span, dock: DockEvent) -> dict[str, Activity]:
+def _activities(
+    phases: Sequence[PhaseEvent], window: StageSpan, dock: DockEvent
+) -> dict[str, Activity]:
     """By state, clipped to the window."""
     found = {}
     for state in {phase.name for phase in phases}:
         own = [phase for phase in phases if phase.name == state]
         begins = [_begins(phase, own) for phase in own]
         spans = tuple(
-            Span(start=max(start, window.start), end=min(phase.end, window.end))
+            StageSpan(start=max(start, window.start), end=min(phase.end, window.end))
             for start, phase in zip(begins, own, strict=True)
         )
         before = sum(_gap(phase, phases, window) for phase in own)
@@ -127,7 +129,7 @@ def _begins(phase: PhaseEvent, own: Sequence[PhaseEvent]) -> float:
     return max(p.start for p in own if p.step == phase.step)
 
 
-def _gap(phase: PhaseEvent, phases: Iterable[PhaseEvent], window: Span) -> float:
+def _gap(phase: PhaseEvent, phases: Iterable[PhaseEvent], window: StageSpan) -> float:
     """Seconds before a phase in which its worker had nothing else to do: it may have waited for the first
     rows then, which is not of the phase."""
     worker = phase.role, phase.device
@@ -164,12 +166,14 @@ def _busy(activity: Activity) -> float:
     return sum(span.seconds for span in activity.spans) / len(activity.spans) - activity.waited
 
 
-def _generation(generate: Activity | None, rows: Rows | None) -> tuple[float, Span | None]:
+def _generation(generate: Activity | None, rows: Rows | None) -> tuple[float, StageSpan | None]:
     """Seconds until half of the samples were there, and when the tail was."""
     done = rows.states["generate"].done if rows and "generate" in rows.states else []
     if generate is None or rows is None or not done:
         return 0.0, None
-    span = Span(start=min(s.start for s in generate.spans), end=max(s.end for s in generate.spans))
+    span = StageSpan(
+        start=min(s.start for s in generate.spans), end=max(s.end for s in generate.spans)
+    )
     times = [rows.start + seconds for seconds in rows.seconds]
     done = list(accumulate(done, max))  # a controller that starts anew counts from 0
     first, last = (_at(times, done, moment) for moment in (span.start, span.end))
@@ -178,7 +182,7 @@ def _generation(generate: Activity | None, rows: Rows | None) -> tuple[float, Sp
     half, most = (
         _when(times, done, first + share * (last - first)) for share in (0.5, 1 - TAIL_SHARE)
     )
-    tail = Span(start=min(max(most, span.start), span.end), end=span.end)
+    tail = StageSpan(start=min(max(most, span.start), span.end), end=span.end)
     return min(max(half - span.start, 0.0), span.seconds), tail
 
 
@@ -198,9 +202,9 @@ def _when(times: Sequence[float], done: Sequence[int], count: float) -> float:
 
 def _parts(
     activities: Mapping[str, Activity],
-    window: Span,
+    window: StageSpan,
     waits: Mapping[str, Mapping[str, float]],
-    tail: Span | None,
+    tail: StageSpan | None,
 ) -> dict[str, float]:
     """Blame by part. What a state waited for room in a full dock is the dock's."""
     parts = dict.fromkeys(PARTS, 0.0)
@@ -213,13 +217,15 @@ def _parts(
     return parts
 
 
-def _with_tail(activities: Mapping[str, Activity], tail: Span | None) -> Mapping[str, Activity]:
+def _with_tail(
+    activities: Mapping[str, Activity], tail: StageSpan | None
+) -> Mapping[str, Activity]:
     """The generation cut in two at the beginning of its tail."""
     if tail is None:
         return activities
     spans = activities["generate"].spans
-    before = tuple(Span(start=s.start, end=min(s.end, tail.start)) for s in spans)
-    after = tuple(Span(start=max(s.start, tail.start), end=s.end) for s in spans)
+    before = tuple(StageSpan(start=s.start, end=min(s.end, tail.start)) for s in spans)
+    after = tuple(StageSpan(start=max(s.start, tail.start), end=s.end) for s in spans)
     parts = {"generate": Activity(spans=before), "tail": Activity(spans=after)}
     return {**activities, **parts}
 

@@ -36,7 +36,7 @@ from rljob_runtime.record.event_types import (
     StragglerEvent,
     WarningEvent,
 )
-from rljob_runtime.record.events import events_in, lines_until, uncollected
+from rljob_runtime.record.events import events_in, lines_until, garbage_collection_paused
 from rljob_runtime.report.display.totals import (
     BusyTotals,
     DockTotals,
@@ -134,7 +134,7 @@ class RunHistory:
 
     def take(self, events: Iterable[Event]) -> None:
         """Fold many events in and thin out."""
-        with uncollected():
+        with garbage_collection_paused():
             for event in events:
                 self.add(event)
                 if isinstance(event, StepEvent):

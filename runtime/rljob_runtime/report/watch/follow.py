@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_runtime.record.event_types import Event
-from rljob_runtime.record.events import events_in, uncollected
+from rljob_runtime.record.events import events_in, garbage_collection_paused
 
 PIECE_BYTES = 16 * 2**20
 FILE_PIECE_BYTES = 2**20
@@ -73,7 +73,7 @@ class Follower:
 
     def _whole(self, data: bytes) -> list[Event]:
         *lines, self._torn = (self._torn + data).split(b"\n")
-        with uncollected():
+        with garbage_collection_paused():
             return list(events_in(lines, brief=self._offset < self._brief_bytes))
 
 

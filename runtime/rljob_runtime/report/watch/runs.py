@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from rljob_runtime.record.driver_file import gone_driver
+from rljob_runtime.record.driver_file import killed_driver_pid
 from rljob_runtime.record.event_types import RunFinishedEvent, RunStartedEvent
 from rljob_runtime.report.display.wording import duration
 from rljob_runtime.report.watch.follow import Follower, News, Read, read_file
@@ -92,7 +92,7 @@ class LocalRun:
             return Standing(over=True)
         if not pulse.last:
             return Standing(over=False, text=f"waiting for {self._folder / EVENTS}")
-        pid = gone_driver(self._folder, since=pulse.started)
+        pid = killed_driver_pid(self._folder, since=pulse.started)
         if pid is not None:
             said = f"process {pid}, the run's driver, is gone and wrote no end"
             return Standing(over=True, text=f"{said}; rljob run FILE --resume goes on")
