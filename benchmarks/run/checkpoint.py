@@ -20,8 +20,8 @@ from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.weights import load_weights_into
 from rljob_runtime.record.checksums import (
     check_files,
-    verifying_checksums,
     merge_rank_sums,
+    verifying_checksums,
     write_rank_sums,
 )
 

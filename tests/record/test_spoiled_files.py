@@ -48,7 +48,7 @@ from rljob_runtime.report.analysis.analysis_text import analysis_json
 from rljob_runtime.report.analysis.run import analyze_run
 from rljob_runtime.report.display.document import document
 from rljob_runtime.report.display.history import RunHistory
-from rljob_runtime.report.display.run_diff import Run, diff_json, diff_runs
+from rljob_runtime.report.display.run_diff import ComparedRun, diff_json, diff_runs
 from rljob_runtime.run.hangs.request import ask_run
 from rljob_runtime.task.data.data_problems import data_problems
 from rljob_runtime.task.data.entries import to_json
@@ -174,7 +174,7 @@ def events_of(events: list[Any], folder: Path) -> Path:
 def show_events(folder: Path) -> None:
     history = RunHistory.read(folder / "events.jsonl")
     json.dumps(document(history, ""), allow_nan=False).encode()
-    run = Run.of(folder)
+    run = ComparedRun.of(folder)
     json.dumps(diff_json(diff_runs(run, run))).encode()
     examine_run(folder)
     json.dumps(analysis_json(analyze_run(folder))).encode()

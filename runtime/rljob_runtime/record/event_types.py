@@ -153,8 +153,8 @@ class ShownPicture:
     format: Literal["png", "jpeg"] | None = None
     """Format of the content."""
     content: str | None = None
-    """Picture in base64, at most 256 pixels per side and 16 KiB per group; none if it does not fit, or after the
-    first 8 pictures."""
+    """Picture in base64, at most 256 pixels per side and 16 KiB per group; none if it does not fit, or after
+    the first 8 pictures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ class EvaluationResult:
     pass_at_k: float
     shown: list[Group]
     by_prompt: list[float] = field(default_factory=list)
-    suites: "tuple[Evaluated, ...]" = ()
+    suites: "tuple[EvaluationResult, ...]" = ()
 
     @property
     def k(self) -> int:

@@ -33,8 +33,8 @@ from rljob_runtime.record.event_types import (
 from rljob_runtime.record.events import (
     EventLog,
     cut_rewound,
-    events_in,
     event_identity,
+    events_in,
     lines_until,
 )
 from rljob_runtime.run.alarm_watch import AlarmWatch

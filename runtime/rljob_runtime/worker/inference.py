@@ -21,7 +21,7 @@ from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.record.kept_logprobs import LogprobCache, row_key
-from rljob_runtime.record.spans import DeviceWork, StageSpan, BatchTimer
+from rljob_runtime.record.spans import BatchTimer, DeviceWork, StageSpan
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.tensors import array_of, ragged_of

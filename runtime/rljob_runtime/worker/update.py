@@ -22,7 +22,7 @@ from rljob_runtime.prompts.passed_rows import Passed
 from rljob_runtime.prompts.pool_rows import Lineage
 from rljob_runtime.record.digests import RankDigest, RowSums
 from rljob_runtime.record.reports import UpdateReport
-from rljob_runtime.record.spans import DeviceWork, StageSpan, BatchTimer
+from rljob_runtime.record.spans import BatchTimer, DeviceWork, StageSpan
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks

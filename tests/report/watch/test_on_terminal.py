@@ -24,7 +24,7 @@ from rljob_runtime.cli.main import app
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.report.display.display import Display, display_after
 from rljob_runtime.report.display.history import RunHistory
-from rljob_runtime.report.watch.on_terminal import Watch
+from rljob_runtime.report.watch.on_terminal import TerminalWatch
 from rljob_runtime.report.watch.runs import SILENT_SECONDS, LocalRun
 
 
@@ -43,7 +43,7 @@ class Terminal:
         self._run = LocalRun(run.folder)
 
     def watch(self) -> int:
-        return Watch(
+        return TerminalWatch(
             self._run,
             self._display,
             patience_seconds=60,

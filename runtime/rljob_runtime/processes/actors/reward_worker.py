@@ -39,7 +39,7 @@ from rljob_runtime.record.event_types import Group, ShownPicture, ShownResponse,
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.record.shown_pictures import shown_pictures
 from rljob_runtime.record.shown_tokens import Response, shown_tokens
-from rljob_runtime.record.spans import StageSpan, BatchTimer
+from rljob_runtime.record.spans import BatchTimer, StageSpan
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import (
     EXCLUDED,

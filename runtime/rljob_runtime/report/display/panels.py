@@ -62,7 +62,7 @@ OF_PICTURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("pictures/s", "pictures_per_second", figure),
     ("picture tokens/s", "picture_tokens_per_second", count),
 )
-"""A line more, in jobs that show any."""
+"""An additional line for jobs with pictures."""
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 NUMBER_WIDTH = 30
 SPARK_WIDTH = 16
@@ -71,7 +71,7 @@ MAX_SAMPLES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Palette:
-    """How marks are drawn. Colours are the terminal theme's own: right on light and dark."""
+    """The style of marks. Colours are those of the terminal theme, which suit light and dark."""
 
     ascii_only: bool
     quiet: str = "dim"
@@ -79,14 +79,15 @@ class Palette:
 
     @classmethod
     def for_console(cls, console: Console) -> "Palette":
-        """ASCII marks where the terminal's encoding has no others."""
+        """Use ASCII marks if the terminal's encoding has no others."""
         return cls(ascii_only=not console.encoding.lower().startswith("utf"))
 
 
 def screen(
     history: RunHistory, palette: Palette, *, now: float, width: int, height: int
 ) -> RenderableType:
-    """The whole screen in at most `height` - 1 lines; what matters less is left out first."""
+    """Render the complete screen in at most `height` - 1 lines; the less important blocks are dropped
+    first."""
     width = min(width, 120)
     blocks = [header(history, width), progress(history, palette, now=now, width=width)]
     if history.step:
@@ -110,7 +111,7 @@ def screen(
 
 
 def header(history: RunHistory, width: int) -> list[RenderableType]:
-    """Job on the left; model, algorithm and devices on the right."""
+    """Render the job on the left; model, algorithm and devices on the right."""
     started = history.started
     devices = history.devices
     facts = [started.model, started.algorithm, started.dataset]
@@ -127,7 +128,8 @@ def header(history: RunHistory, width: int) -> list[RenderableType]:
 def progress(
     history: RunHistory, palette: Palette, *, now: float, width: int
 ) -> list[RenderableType]:
-    """Bar over the steps with time spent and left; the message of the set-up before step 1."""
+    """Render a bar over the steps with elapsed and remaining time; before step 1 the message of the
+    set-up."""
     began = history.began or now
     spent = duration(now - began)
     if not history.step:
@@ -147,7 +149,7 @@ def progress(
 
 
 def metrics(history: RunHistory, palette: Palette, *, width: int) -> list[RenderableType]:
-    """Reward on a line of its own, then two columns of metrics (one where the terminal is narrow)."""
+    """Render the reward in a line, then two columns of metrics (one on a narrow terminal)."""
     lines = []
     reward, spread = metric_of(history, "reward/mean"), metric_of(history, "reward/std")
     if reward is not None:
@@ -175,7 +177,7 @@ def metrics(history: RunHistory, palette: Palette, *, width: int) -> list[Render
 
 
 def phase_bar(history: RunHistory, palette: Palette, *, width: int) -> list[RenderableType]:
-    """Where the last step's time went, as a bar of proportions and a legend."""
+    """Render the time of the last step as a proportional bar and a legend."""
     last = history.last_step()
     seconds = history.phase_seconds(history.step)
     total = sum(seconds.values())
@@ -198,18 +200,18 @@ def phase_bar(history: RunHistory, palette: Palette, *, width: int) -> list[Rend
 
 
 def reshard(history: RunHistory, width: int) -> list[RenderableType]:
-    """The last step's reshard in a line, and the last weights that came while devices generated."""
-    told = {}
+    """Render the last step's reshard in a line, and the last weights received in flight."""
+    texts = {}
     if history.step in history.reshards:
-        told["reshard"] = reshard_text(history, history.step)
+        texts["reshard"] = reshard_text(history, history.step)
     if history.in_flight:
-        told["weights in flight"] = in_flight_text(history.in_flight[max(history.in_flight)])
-    lines = [Text(f"{label:<20}").append(text, style="dim") for label, text in told.items()]
+        texts["weights in flight"] = in_flight_text(history.in_flight[max(history.in_flight)])
+    lines = [Text(f"{label:<20}").append(text, style="dim") for label, text in texts.items()]
     return [_cropped(line, width) for line in lines]
 
 
 def evaluation(history: RunHistory, width: int) -> list[RenderableType]:
-    """The last evaluation, beside the first."""
+    """Render the last evaluation beside the first."""
     if not history.evaluations:
         return []
     first = history.evaluations[min(history.evaluations)]
@@ -226,7 +228,7 @@ def evaluation(history: RunHistory, width: int) -> list[RenderableType]:
 
 
 def alarms(history: RunHistory, width: int) -> list[RenderableType]:
-    """Alarms that are active, and the last that rolled the run back."""
+    """Render the active alarms, and the last one that rolled the run back."""
     shown = history.active_alarms()
     back = [event for event in history.alarms if event.rolled_back_to is not None][-1:]
     texts = [alarm_text(event) for event in [*back, *(e for e in shown if e not in back)]]
@@ -234,7 +236,8 @@ def alarms(history: RunHistory, width: int) -> list[RenderableType]:
 
 
 def warnings(history: RunHistory, width: int) -> list[RenderableType]:
-    """The last two warnings, who is slow or left out, the last death, and how many rewards failed."""
+    """Render the last warnings, stragglers, missing devices, the last death, and the count of failed
+    rewards."""
     texts = [event.message for event in history.warnings[-2:]]
     texts += [straggler_text(event) for event in history.slow_devices()[-2:]]
     if away := history.left_out():
@@ -251,7 +254,7 @@ def warnings(history: RunHistory, width: int) -> list[RenderableType]:
 def samples(
     history: RunHistory, palette: Palette, *, width: int, height: int
 ) -> list[RenderableType]:
-    """A prompt of the last step, its best and its worst responses, in `height` lines."""
+    """Render a prompt of the last step, its best and its worst responses, in `height` lines."""
     last = history.last_step()
     if last is None or not last.samples or height < 3:
         return []
@@ -259,7 +262,7 @@ def samples(
     ranked = sorted(group.responses, key=lambda r: -(r.reward or 0.0))
     take = min(MAX_SAMPLES, height - 1, len(ranked))
     chosen = ranked[: (take + 1) // 2] + ranked[len(ranked) - take // 2 :]
-    # The end of a prompt tells more than its start, where worked examples stand.
+    # The end of a prompt is more informative than its start, which may be worked examples.
     prompt = prompt_text(group)
     room = max(width - 20, 8)
     prompt = prompt if len(prompt) <= room else "…" + prompt[1 - room :]

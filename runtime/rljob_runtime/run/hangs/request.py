@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from rljob_runtime.errors import ConfigError, NoAnswer
-from rljob_runtime.record.driver_file import running_process, naming_driver, read_driver
+from rljob_runtime.record.driver_file import naming_driver, read_driver, running_process
 from rljob_runtime.record.hang_files import ASKED, FOLDER, SUMMARY
 
 SIGNAL = signal.SIGUSR1
