@@ -147,7 +147,7 @@ def _watch() -> Reader:
     def read(folder: Path) -> object:
         run = LocalRun(folder, tail_bytes=TAIL_BYTES)
         shown = partial(display_after, report=run.report)
-        return TerminalWatch(run, shown, patience_seconds=0.0, tell=print).until_the_end()
+        return TerminalWatch(run, shown, patience_seconds=0.0, notify=print).run_until_end()
 
     return read
 

@@ -84,10 +84,10 @@ def _show(run: "WatchedRun", patience_seconds: float) -> int:
         run,
         lambda earlier: display_after(earlier, report=run.report),
         patience_seconds=patience_seconds,
-        tell=say,
+        notify=say,
     )
     try:
-        code = watch.until_the_end()
+        code = watch.run_until_end()
     except KeyboardInterrupt:
         say(f"{run.label}: no longer watched; the run goes on")
         return ExitCode.KILLED

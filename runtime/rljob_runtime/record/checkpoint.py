@@ -92,25 +92,25 @@ class CheckpointStore:
 
     def begin(self, step: int) -> Path:
         """Create an empty folder to write into. `latest` ignores it until `commit`."""
-        draft = self._draft(step)
+        draft = self._draft_path(step)
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         return draft
 
     def commit(self, state: RunState) -> Path:
         """Complete the draft of the state's step and `publish` it."""
-        state_file = self._draft(state.step) / STATE_FILE
+        state_file = self._draft_path(state.step) / STATE_FILE
         state_file.write_text(json.dumps(asdict(state), indent=2) + "\n")
-        merge_rank_sums(self._draft(state.step), [STATE_FILE])
+        merge_rank_sums(self._draft_path(state.step), [STATE_FILE])
         return self.publish(state.step)
 
     def publish(self, step: int) -> Path:
         """Make a complete draft the newest checkpoint and drop the oldest."""
-        draft = self._draft(step)
+        draft = self._draft_path(step)
         for file in draft.rglob("*"):
             if file.is_file():
                 _sync(file)
-        final, replaced = self.path(step), self._replaced(step)
+        final, replaced = self.path(step), self._replaced_path(step)
         if final.exists():
             final.rename(replaced)
         draft.rename(final)
@@ -124,11 +124,11 @@ class CheckpointStore:
 
         A checkpoint that was being replaced is restored; all other incomplete folders are removed.
         """
-        for step, replaced in self._named(".replaced-"):
+        for step, replaced in self._folders_with_prefix(".replaced-"):
             if not self.path(step).exists():
                 replaced.rename(self.path(step))
         for kind in (".replaced-", ".dropped-", ".draft-"):
-            for _, leftover in self._named(kind):
+            for _, leftover in self._folders_with_prefix(kind):
                 shutil.rmtree(leftover, ignore_errors=True)
 
     def set_aside(self, step: int) -> Path:
@@ -163,17 +163,17 @@ class CheckpointStore:
         self.path(step).rename(dropped)
         shutil.rmtree(dropped, ignore_errors=True)
 
-    def _draft(self, step: int) -> Path:
+    def _draft_path(self, step: int) -> Path:
         return self.folder / f".draft-step-{step:06d}"
 
-    def _replaced(self, step: int) -> Path:
+    def _replaced_path(self, step: int) -> Path:
         return self.folder / f".replaced-step-{step:06d}"
 
     def steps(self) -> list[int]:
         """Steps of all complete checkpoints, in any order."""
-        return [step for step, _ in self._named("")]
+        return [step for step, _ in self._folders_with_prefix("")]
 
-    def _named(self, prefix: str) -> list[tuple[int, Path]]:
+    def _folders_with_prefix(self, prefix: str) -> list[tuple[int, Path]]:
         """List the folders with this prefix, with the step that follows the prefix."""
         if not self.folder.is_dir():
             return []

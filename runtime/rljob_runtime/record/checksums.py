@@ -27,9 +27,9 @@ def write_rank_sums(folder: Path, files: Collection[Path], *, rank: int) -> None
     (folder / f"{SUMS_FILE}.{rank}").write_text(json.dumps(_sums(folder, sorted(files))))
 
 
-def merge_rank_sums(folder: Path, others: Sequence[str]) -> None:
+def merge_rank_sums(folder: Path, other_files: Sequence[str]) -> None:
     """Merge the checksums of all ranks, and those of `others`, into one file."""
-    sums = _sums(folder, [folder / name for name in others])
+    sums = _sums(folder, [folder / name for name in other_files])
     for rank_file in sorted(folder.glob(f"{SUMS_FILE}.*")):
         sums |= json.loads(rank_file.read_text())
         rank_file.unlink()

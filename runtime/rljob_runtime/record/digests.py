@@ -81,7 +81,7 @@ def broken_links(steps: Mapping[int, Digest]) -> Iterator[int]:
     A step after one without a digest is skipped, because its previous chain value is unknown.
     """
     for step, digest in sorted(steps.items()):
-        before = steps.get(step - 1)
-        previous = "" if step == 1 else before.chain if before else None
+        previous_digest = steps.get(step - 1)
+        previous = "" if step == 1 else previous_digest.chain if previous_digest else None
         if previous is not None and chain_value(digest, previous=previous) != digest.chain:
             yield step

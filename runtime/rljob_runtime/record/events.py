@@ -106,7 +106,7 @@ class EventLog:
         self._clock = clock
         self._subscribers: list[Subscriber] = []
         self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        self._torn = _ends_torn(self._file)
+        self._torn = _has_torn_end(self._file)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Call `subscriber` with each event after it was written, as a reader would receive it."""
@@ -195,7 +195,7 @@ def events_in(lines: Iterable[bytes], *, brief: bool = False) -> Iterator[Event]
                 line.replace(b'"from":', b'"from_":') if kind in ALIASED else line
             )
         except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
-            if (repaired := parse_event(_bounded(line))) is None:
+            if (repaired := parse_event(_without_large_numbers(line))) is None:
                 continue
             event = repaired
         if 0 <= event.time < LAST_TIME:
@@ -240,7 +240,7 @@ def parse_event(line: str | bytes) -> Event | None:
     return event if 0 <= event.time < LAST_TIME else None
 
 
-def _bounded(line: bytes) -> str:
+def _without_large_numbers(line: bytes) -> str:
     """Replace numbers that are too large to be valid by null. Return "" if the line is not JSON."""
 
     def bounded(value: Any) -> Any:
@@ -267,10 +267,10 @@ def cut_rewound(events: Iterable[Event]) -> list[Event]:
     retained: list[Event] = []
     for event in events:
         if isinstance(event, RunStartedEvent) and retained:
-            retained = _until(retained, event.resumed_from or 0)
+            retained = _drop_later(retained, event.resumed_from or 0)
             retained = [e for e in retained if not isinstance(e, RunFinishedEvent)]
         elif (back := rolled_back_to(event)) is not None:
-            retained = _until(retained, back)
+            retained = _drop_later(retained, back)
         retained.append(event)
     last = {(e.kind, e.step): e for e in retained if isinstance(e, StepEvent | EvaluationEvent)}
     return [
@@ -285,7 +285,7 @@ def rolled_back_to(event: Event) -> int | None:
     return event.rolled_back_to if isinstance(event, AlarmEvent | RecoveryEvent) else None
 
 
-def _until(events: list[Event], step: int) -> list[Event]:
+def _drop_later(events: list[Event], step: int) -> list[Event]:
     def stays(event: Event) -> bool:
         return (getattr(event, "step", None) or 0) <= step or rolled_back_to(event) is not None
 
@@ -321,6 +321,6 @@ def plain(value: object) -> Any:
         return str(value)
 
 
-def _ends_torn(file: int) -> bool:
+def _has_torn_end(file: int) -> bool:
     size = os.fstat(file).st_size
     return size > 0 and os.pread(file, 1, size - 1) != b"\n"

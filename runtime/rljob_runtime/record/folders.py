@@ -36,7 +36,7 @@ class Folder:
 
     def local_path(self) -> Path:
         """Return the local path of the files, which are fetched once per process."""
-        return _fetched(self).path if self.chunks else self.path
+        return _fetch_once(self).path if self.chunks else self.path
 
     def copy_to(self, target: Path, *, seconds: float = FETCH_SECONDS) -> None:
         """Write the received files into `target`. Raises DeadlineError if they do not arrive in time."""
@@ -66,7 +66,7 @@ def folder_for_all(path: Path, *, shared: bool) -> Folder:
 
 
 @functools.lru_cache(maxsize=4)
-def _fetched(folder: Folder) -> OwnedFolder:
+def _fetch_once(folder: Folder) -> OwnedFolder:
     local = OwnedFolder("folder")
     folder.copy_to(local.path)
     return local

@@ -117,7 +117,7 @@ def evaluation_metrics(rewarded: Sequence[Any], *, step: int, name: str = "") ->
 
 
 def pair_metrics(compared: Sequence[Any], *, step: int, name: str = "") -> EvaluationResult:
-    """Evaluate held-out pairs.
+    """Compute the accuracy and mean reward over held-out pairs.
 
     accuracy: share of pairs whose preferred response gained more over the reference than the other. reward:
     mean margin β·h.
@@ -156,7 +156,7 @@ def step_metrics(
     peaks: bytes in each device's ledger, by device number. phases: seconds by name. more: additional metrics.
     """
     spec = job.spec
-    ages = _summed(report.rows_by_age for report in updated)
+    ages = _sum_counters(report.rows_by_age for report in updated)
     metrics: dict[str, float | None] = {
         **_rewards(rewarded),
         **(_responses(generated, seconds) if generated else _pairs_read(updated, seconds)),
@@ -305,7 +305,7 @@ def _responses(generated: Sequence[Any], seconds: float) -> Mapping[str, float]:
     prompt_tokens = sum(report.prompt_tokens for report in generated)
     return {
         "response_length/mean": sum(r.sample_tokens for r in generated) / max(samples, 1),
-        **_lengths(_summed(report.lengths for report in generated)),
+        **_lengths(_sum_counters(report.lengths for report in generated)),
         "response_length/clipped_share": sum(r.clipped for r in generated) / max(samples, 1),
         "tokens_per_second": (prompt_tokens + response_tokens) / seconds,
         "response_tokens_per_second": response_tokens / seconds,
@@ -324,7 +324,7 @@ def _pictures(generated: Sequence[Any], seconds: float) -> Mapping[str, float]:
     }
 
 
-def _summed(counts: Iterable[Counter[int]]) -> Counter[int]:
+def _sum_counters(counts: Iterable[Counter[int]]) -> Counter[int]:
     """Sum counters in linear time: `sum` would copy the result for each of thousands of counters."""
     total = Counter[int]()
     for each in counts:
@@ -427,7 +427,7 @@ def _partial_rollout(
     the last round."""
     rounds = int(more.get("dynamic_sampling/rounds", 1))
     last = generated[len(generated) - len(generated) // max(rounds, 1) :]
-    tokens = _summed(report.lineage.tokens_by_age for report in updated)
+    tokens = _sum_counters(report.lineage.tokens_by_age for report in updated)
     rows = sum(report.rows_by_age.total() for report in updated)
     return {
         "staleness/tokens": sum(age * n for age, n in tokens.items()) / max(tokens.total(), 1),

@@ -32,12 +32,12 @@ def shown_pictures(pictures: Sequence[NDArray[np.uint8]]) -> list[ShownPicture]:
     """Encode the pictures of a prompt for the event. pictures: RGB, [height, width, 3]."""
     max_bytes = GROUP_BYTES // max(1, min(len(pictures), MOST_PICTURES))
     return [
-        _shown(pixels, max_bytes if index < MOST_PICTURES else 0)
+        _encode(pixels, max_bytes if index < MOST_PICTURES else 0)
         for index, pixels in enumerate(pictures)
     ]
 
 
-def _shown(pixels: NDArray[np.uint8], max_bytes: int) -> ShownPicture:
+def _encode(pixels: NDArray[np.uint8], max_bytes: int) -> ShownPicture:
     height, width, _ = pixels.shape
     for side in SIDES if max_bytes else ():
         small = Image.fromarray(pixels)

@@ -75,7 +75,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Measure the block."""
+        """Measure the time of the block."""
         began = self._clock()
         self._run = self._run[0], began
         try:

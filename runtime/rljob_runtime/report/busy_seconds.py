@@ -73,13 +73,13 @@ class BusySeconds:
         step_end: unix seconds.
         """
         self._marks.append((step_end, self.seconds()))
-        since, before = self._marks[0]
+        since, earlier = self._marks[0]
         idle_shares = {}
         for worker, busy in self._marks[-1][1].items():
             time = self._times[worker]
             lasted = step_end - max(since, time.first)
             if lasted > 0 and time.last > self._resized:
-                worked = busy - before.get(worker, 0.0)
+                worked = busy - earlier.get(worker, 0.0)
                 idle_shares[worker] = min(1.0, max(0.0, 1 - worked / lasted))
         return idle_shares
 

@@ -72,7 +72,7 @@ RESHARD_GAUGES = {
 class RunFigures:
     """The current figures of a run.
 
-    on_event and look are called by the driver's process, text by a server's thread.
+    on_event and set_rows are called by the driver's process, text by a server's thread.
     """
 
     _samples: MetricValues = field(default_factory=lambda: MetricValues(bounds=AGE_BOUNDS))
@@ -108,7 +108,7 @@ class RunFigures:
                 case _:
                     self._take_trouble(event)
 
-    def look(self, rows: Mapping[str, RowCounts]) -> None:
+    def set_rows(self, rows: Mapping[str, RowCounts]) -> None:
         """Set the current rows at each state."""
         with self._lock:
             for state, counts in rows.items():
@@ -245,9 +245,9 @@ class RunFigures:
         self._add_totals(event, {**totals, "checks": f.RESHARD_CHECKS})
 
     def _add_parts(self, family: MetricFamily, event: Event, parts: Mapping[str, str]) -> None:
-        for name, part in parts.items():
+        for name, label in parts.items():
             if (seconds := getattr(event, name)) is not None:
-                self._samples.add(family, seconds, part=part)
+                self._samples.add(family, seconds, part=label)
 
     def _add_totals(self, event: Event, totals: Mapping[str, MetricFamily]) -> None:
         for name, family in totals.items():

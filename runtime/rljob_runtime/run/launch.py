@@ -231,7 +231,7 @@ def _run(
                 run=hangs.run,
                 link=succession.link,
             )
-            watch = RowWatch(actors.dock, requests.figures.look)
+            watch = RowWatch(actors.dock, requests.figures.set_rows)
             driver = Driver(
                 job=job,
                 actors=actors,

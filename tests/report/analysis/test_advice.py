@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rljob_runtime.report.analysis.advice import advise, is_legal, merged
+from rljob_runtime.report.analysis.advice import advise, is_legal, merge_change
 
 SEPARATED = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1}
 LENGTHS = {"mean": 20.0, "p80": 24.0, "max": 124.0}
@@ -299,7 +299,7 @@ def test_what_gains_next_to_nothing_or_is_refused_is_not_advised(job_of, figures
 def test_a_change_is_merged_into_the_job_and_null_takes_a_key_away(job_of):
     before = {"spec": {"flow": {"mode": "sync"}, "batch": {"epochs": 2}}}
 
-    after = merged(before, {"spec": {"flow": {"mode": "async"}, "batch": {"epochs": None}}})
+    after = merge_change(before, {"spec": {"flow": {"mode": "async"}, "batch": {"epochs": None}}})
 
     assert after == {"spec": {"flow": {"mode": "async"}, "batch": {}}}
     assert before["spec"]["batch"] == {"epochs": 2}

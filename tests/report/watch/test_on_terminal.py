@@ -47,10 +47,10 @@ class Terminal:
             self._run,
             self._display,
             patience_seconds=60,
-            tell=self.told.append,
+            notify=self.told.append,
             sleep=self._sleep,
             clock=lambda: self.now,
-        ).until_the_end()
+        ).run_until_end()
 
     @property
     def text(self) -> str:

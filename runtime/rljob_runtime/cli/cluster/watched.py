@@ -70,7 +70,7 @@ class ClusterRun:
             raise NotThere(f"{self._name} was deleted; another job has its name now")
         self._head = head_pod(self._job, self._calls.pods(uid))
 
-    def standing(self, pulse: RunActivity, now: float) -> RunStatus:
+    def status(self, pulse: RunActivity, now: float) -> RunStatus:
         if ending(self._job) is not None and not self._silence:
             return self._ended(pulse)
         if self._silence:

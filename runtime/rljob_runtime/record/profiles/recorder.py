@@ -46,13 +46,13 @@ class Recorder:
 
     def take(self) -> list[Trace]:
         """Return the traces recorded since the last call."""
-        taken, self._traces = self._traces, []
-        return taken
+        traces, self._traces = self._traces, []
+        return traces
 
     @contextmanager
     def _recording(self, state: str, step: int) -> Iterator[None]:
-        before = sum((trace.state, trace.step) == (state, step) for trace in self._traces)
-        trace = Trace(state=state, step=step, rank=self.rank, part=before + 1)
+        earlier_runs = sum((trace.state, trace.step) == (state, step) for trace in self._traces)
+        trace = Trace(state=state, step=step, rank=self.rank, occurrence=earlier_runs + 1)
         profiler: Profiler | None = None
         try:
             profiler = self.opened()
@@ -64,12 +64,12 @@ class Recorder:
             yield
         finally:
             trace = replace(trace, seconds=time.perf_counter() - started)
-            self._traces.append(self._finished(profiler, trace) if profiler else trace)
+            self._traces.append(self._finish(profiler, trace) if profiler else trace)
 
-    def _finished(self, profiler: Profiler, trace: Trace) -> Trace:
+    def _finish(self, profiler: Profiler, trace: Trace) -> Trace:
         try:
             profiler.stop()
-            content = self._exported(profiler)
+            content = self._export(profiler)
             if len(content) > self.most_bytes:
                 return replace(trace, problem=TOO_LARGE.format(self.most_bytes // 2**20))
             top = top_operators(content, most=TOP_OPERATORS)
@@ -77,7 +77,7 @@ class Recorder:
         except Exception as error:
             return replace(trace, problem=_problem_text("could not be written", error))
 
-    def _exported(self, profiler: Profiler) -> bytes:
+    def _export(self, profiler: Profiler) -> bytes:
         """Read the trace, up to one byte more than the limit."""
         with OwnedFolder("profile") as folder:
             file = folder.path / "trace.json"

@@ -20,14 +20,14 @@ LEFT_OUT = ("python_function", "user_annotation", "Trace", "overhead")
 class Trace:
     """A trace of one state on one device in one step.
 
-    part: counted from 1, if the state ran several times in the step. seconds: duration of the recorded state.
-    content: the Chrome trace, compressed by gzip; empty if `problem` describes why there is none.
+    occurrence: counted from 1, if the state ran several times in the step. seconds: duration of the recorded
+    state. content: the Chrome trace, compressed by gzip; empty if `problem` describes why there is none.
     """
 
     state: str
     step: int
     rank: int
-    part: int = 1
+    occurrence: int = 1
     seconds: float = 0.0
     content: bytes = b""
     operators: tuple[Operator, ...] = ()
@@ -36,7 +36,7 @@ class Trace:
     @property
     def name(self) -> str:
         """Path of the trace within the run's folder."""
-        state = self.state if self.part == 1 else f"{self.state}-{self.part}"
+        state = self.state if self.occurrence == 1 else f"{self.state}-{self.occurrence}"
         return f"{FOLDER}/step-{self.step}/rank-{self.rank}-{state}.json.gz"
 
 

@@ -36,7 +36,7 @@ def advise(figures: StepFigures, job: ResolvedJob, *, parts: list[str]) -> list[
     """
     context = StepContext(figures=figures, job=job, work=StepWork.of(figures, job.spec))
     advices: list[Advice] = []
-    for advice in (advice for part in parts for advice in REMEDIES[part](context)):
+    for advice in (advice for name in parts for advice in REMEDIES[name](context)):
         is_duplicate = advice.change in [other.change for other in advices]
         if _gains(advice, context, parts[0]) and not is_duplicate and is_legal(job, advice.change):
             advices.append(advice)
@@ -47,19 +47,19 @@ def is_legal(job: ResolvedJob, change: Mapping[str, Any]) -> bool:
     """Return whether the job with this change is valid."""
     manifest = job.model_dump(mode="json", by_alias=True, exclude_none=True)
     try:
-        return not refusals(read_job(merged(manifest, change)))
+        return not refusals(read_job(merge_change(manifest, change)))
     except InvalidJob:
         return False
 
 
-def merged(manifest: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+def merge_change(manifest: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     """Merge a change into a manifest: null removes a key, lists are replaced."""
     result = dict(copy.deepcopy(manifest))
     for key, value in change.items():
         if value is None:
             result.pop(key, None)
         elif isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
-            result[key] = merged(result[key], value)
+            result[key] = merge_change(result[key], value)
         else:
             result[key] = value
     return result

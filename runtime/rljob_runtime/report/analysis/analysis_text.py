@@ -42,8 +42,13 @@ def analysis_tables(analysis: Analysis) -> Iterator[RenderableType]:
     for column in ("seconds", "share"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("seen in the events", overflow="fold")
-    for part in analysis.parts:
-        cells = (NAMES[part.name], seconds_of(part.seconds), percent(part.share, 0), part.evidence)
+    for step_part in analysis.parts:
+        cells = (
+            NAMES[step_part.name],
+            seconds_of(step_part.seconds),
+            percent(step_part.share, 0),
+            step_part.evidence,
+        )
         table.add_row(*map(Text, cells))
     yield table
     if not analysis.advice:
@@ -62,8 +67,12 @@ def analysis_json(analysis: Analysis) -> dict[str, Any]:
         "secondsPerStep": analysis.seconds,
         "bottleneck": analysis.bottleneck.name,
         "parts": {
-            part.name: {"seconds": part.seconds, "share": part.share, "evidence": part.evidence}
-            for part in analysis.parts
+            step_part.name: {
+                "seconds": step_part.seconds,
+                "share": step_part.share,
+                "evidence": step_part.evidence,
+            }
+            for step_part in analysis.parts
         },
         "advice": [
             {

@@ -69,6 +69,7 @@ class _Blame:
             self.waiting[state] = min(1.0, activity.waited / overlap) if overlap else 0.0
 
     def seconds(self) -> dict[str, float]:
+        """Return the seconds by the state that the step waits for."""
         seconds_of: dict[str, float] = {}
         for time, seconds in self._intervals():
             for state, share in self._shares(LAST, time).items():
@@ -105,5 +106,5 @@ class _Blame:
         return state in self.activities and self.activities[state].runs(time)
 
     def _end(self, state: str) -> float:
-        known = self.activities.get(state)
-        return max((span.end for span in known.spans), default=0.0) if known else 0.0
+        activity = self.activities.get(state)
+        return max((span.end for span in activity.spans), default=0.0) if activity else 0.0

@@ -8,9 +8,9 @@ from rljob_runtime.report.analysis.step_figures import StepFigures
 from rljob_runtime.report.display.wording import percent, seconds_of
 
 
-def evidence_of(part: str, figures: StepFigures) -> str:
+def evidence_of(name: str, figures: StepFigures) -> str:
     """Describe a part of the step, from medians over steps in `figures`."""
-    describe = EVIDENCE.get(part)
+    describe = EVIDENCE.get(name)
     return describe(figures) if describe else ""
 
 

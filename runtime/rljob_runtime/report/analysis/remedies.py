@@ -34,7 +34,7 @@ MORE_MEMORY = "activations take more memory: `rljob plan` tells how much"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """One advised change.
+    """A change that is worth trying.
 
     change: of the job, as YAML to be merged into it. seconds: of a step after it; None if unknown. how: how
     it was estimated. price: what the change costs, described in `note`.
@@ -61,25 +61,25 @@ class StepContext:
         return self.figures.seconds * replace(self.work, **changes).seconds() / self.work.seconds()
 
 
-def _nothing(_: StepContext) -> Iterator[Advice]:
+def _no_advice(_: StepContext) -> Iterator[Advice]:
     yield from ()
 
 
-def _overlap(context: StepContext, part: str) -> Iterator[Advice]:
+def _overlap(context: StepContext, step_part: str) -> Iterator[Advice]:
     """Run stages at the same time, or generate ahead of the update."""
     work, size = context.work, context.job.spec.batch.micro_batch_size
     if work.mode == "sync":
         yield Advice(
-            part=part,
+            part=step_part,
             change={"spec": {"flow": {"mode": "streaming"}}},
             seconds=context.after(mode="streaming"),
             how=OVERLAPPING.format(STREAMS),
         )
     if work.mode != "async" and work.parts == 1 and size is not None:
-        yield from _in_smaller_passes(context, part, size)
+        yield from _in_smaller_passes(context, step_part, size)
     if work.mode != "async" and work.separated:
         yield Advice(
-            part=part,
+            part=step_part,
             change={"spec": {"flow": AHEAD}},
             seconds=context.after(mode="async"),
             how=OVERLAPPING.format(AT_ONCE),
@@ -88,7 +88,7 @@ def _overlap(context: StepContext, part: str) -> Iterator[Advice]:
         )
 
 
-def _in_smaller_passes(context: StepContext, part: str, size: int) -> Iterator[Advice]:
+def _in_smaller_passes(context: StepContext, step_part: str, size: int) -> Iterator[Advice]:
     """Stream to an update that starts with some of the samples. size: prompts of its single pass."""
     parts, fixed = (
         next((n for n in (4, 2, 3) if size % n == 0), 1),
@@ -100,7 +100,7 @@ def _in_smaller_passes(context: StepContext, part: str, size: int) -> Iterator[A
     if fixed is None and seconds > (1 - WORTH_A_TRY) * context.figures.seconds:
         return
     yield Advice(
-        part=part,
+        part=step_part,
         change={
             "spec": {"flow": {"mode": "streaming"}, "batch": {"microBatchSize": size // parts}}
         },
@@ -109,7 +109,7 @@ def _in_smaller_passes(context: StepContext, part: str, size: int) -> Iterator[A
     )
 
 
-def _apart(context: StepContext, part: str) -> Iterator[Advice]:
+def _separate_devices(context: StepContext, step_part: str) -> Iterator[Advice]:
     """Generate ahead of the update, on as many additional devices."""
     spec = context.job.spec
     if context.work.separated:
@@ -120,7 +120,7 @@ def _apart(context: StepContext, part: str) -> Iterator[Advice]:
     if spec.resharding.strategy == "allgather-swap":  # of devices that train and generate
         change["resharding"] = {"strategy": "allgather"}
     yield Advice(
-        part=part,
+        part=step_part,
         change={"spec": change},
         seconds=context.after(mode="async", separated=True),
         how=OVERLAPPING.format(AT_ONCE),
@@ -131,7 +131,7 @@ def _apart(context: StepContext, part: str) -> Iterator[Advice]:
 
 def _inference(context: StepContext) -> Iterator[Advice]:
     yield from _overlap(context, "inference")
-    yield from _apart(context, "inference")
+    yield from _separate_devices(context, "inference")
     params, work = context.job.spec.algorithm.params, context.work
     without = params.model_copy(update={"kl_coefficient": 0.0})
     if "reference" not in params.states or "reference" in without.states:
@@ -153,7 +153,7 @@ def _inference(context: StepContext) -> Iterator[Advice]:
 
 def _reward(context: StepContext) -> Iterator[Advice]:
     yield from _overlap(context, "reward")
-    yield from _apart(context, "reward")
+    yield from _separate_devices(context, "reward")
     rewards, samples = context.job.spec.rewards, context.job.spec.batch.samples_per_prompt
     services = [service for r in rewards if (service := r.http or r.judge) is not None]
     if not services or not context.work.reward:
@@ -188,11 +188,11 @@ def _tail(context: StepContext) -> Iterator[Advice]:
     late = TAIL_SHARE * (lengths["max"] - lengths["p80"]) / 2
     denser = late / max(lengths["mean"] - late, 1.0)  # so many more sequences at a time
     begun = max(work.generate - context.figures.tail, 0.0)
-    left = min(begun * (1 + denser * _crowded(context, begun)), work.generate)
+    remaining = min(begun * (1 + denser * _batch_dependent_share(context, begun)), work.generate)
     yield Advice(
         part="tail",
         change={"spec": {"flow": {"partialRollout": {"budgetTokens": budget}}}},
-        seconds=context.after(generate=left, half_seconds=min(work.half_seconds, left)),
+        seconds=context.after(generate=remaining, half_seconds=min(work.half_seconds, remaining)),
         how=f"generation without its tail, whose tokens, about {late:.0f} of {lengths['mean']:.0f} a sample, "
         "go beside those before it and make each of their steps as much longer as the tail's few are shorter",
         price="staleness",
@@ -200,21 +200,23 @@ def _tail(context: StepContext) -> Iterator[Advice]:
     )
 
 
-def _crowded(context: StepContext, begun: float) -> float:
+def _batch_dependent_share(context: StepContext, begun: float) -> float:
     """Share of a decoding step's time that depends on the number of sequences.
 
     Derived from how much shorter the tail's steps are, which decode few sequences. begun: seconds before the
     tail.
     """
     lengths = context.figures.lengths
-    few = context.figures.tail / max(lengths["max"] - lengths["p80"], 1.0)
-    many = begun / max(lengths["p80"], 1.0)
-    return min(max(1 - few / many, 0.0), 1.0) if many else 1.0
+    tail_step_seconds = context.figures.tail / max(lengths["max"] - lengths["p80"], 1.0)
+    full_step_seconds = begun / max(lengths["p80"], 1.0)
+    return (
+        min(max(1 - tail_step_seconds / full_step_seconds, 0.0), 1.0) if full_step_seconds else 1.0
+    )
 
 
 def _generate(context: StepContext) -> Iterator[Advice]:
     yield from _overlap(context, "generate")
-    yield from _apart(context, "generate")
+    yield from _separate_devices(context, "generate")
     spec, work = context.job.spec, context.work
     replicas, devices = spec.rollout.parallelism.data, spec.placement.rollout_devices
     samples = spec.batch.global_batch_size * spec.batch.samples_per_prompt // replicas
@@ -295,7 +297,7 @@ def _reshard(context: StepContext) -> Iterator[Advice]:
     spec, work, parts = context.job.spec, context.work, context.figures.reshard
     strategy = spec.resharding.strategy
     if not work.separated:
-        yield from _alike(context)
+        yield from _rollout_layout(context)
     if strategy == "allgather-swap" and parts:
         exposed_back = parts.get("back_seconds", 0.0) * (1 - parts.get("overlap", 1.0))
         spared = parts.get("swap_waited_seconds", 0.0) + exposed_back
@@ -309,7 +311,7 @@ def _reshard(context: StepContext) -> Iterator[Advice]:
     yield from _overlap(context, "reshard")
 
 
-def _alike(context: StepContext) -> Iterator[Advice]:
+def _rollout_layout(context: StepContext) -> Iterator[Advice]:
     """Train in the layout of the rollout, if the exchanges that this saves take noticeable time."""
     gathered = context.figures.reshard.get("gather_seconds")
     if gathered is not None and gathered < WORTH_A_TRY * context.figures.seconds:
@@ -357,5 +359,5 @@ REMEDIES: Mapping[str, Callable[[StepContext], Iterator[Advice]]] = {
     "update": _update,
     "reshard": _reshard,
     "dock": _dock,
-    "other": _nothing,
+    "other": _no_advice,
 }

@@ -246,7 +246,7 @@ def _with_tail(
 def _reshard_parts(reshard: ReshardEvent | None) -> dict[str, float]:
     """Return the fields of the event that are set."""
     parts = {name: getattr(reshard, name, None) for name in RESHARD_PARTS}
-    return {name: part for name, part in parts.items() if part is not None}
+    return {name: value for name, value in parts.items() if value is not None}
 
 
 def _medians(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -61,23 +61,23 @@ class StepWork:
         if self.mode == "async":
             trains = self.inference + self.update + self.sync
             return max(self.generate + self.sync, self.reward, trains) + self.other
-        return self._streamed() + self.sync + self.other
+        return self._streaming_seconds() + self.sync + self.other
 
-    def _streamed(self) -> float:
+    def _streaming_seconds(self) -> float:
         """Duration if each state takes rows as they become ready. Colocated devices finish generation before
         any other state."""
         generated, first = self.generate, self.half_seconds
-        scored = _ends(first, self.reward, generated, self.groups)
+        scored = _end_of_work(first, self.reward, generated, self.groups)
         if self.separated:
-            inferred = _ends(first, self.inference, generated, self.parts)
+            inferred = _end_of_work(first, self.inference, generated, self.parts)
             begins = first + self.reward / self.groups + self.inference / self.parts
         else:
             inferred = begins = generated + self.inference
         streams = self.update * self.first
-        ends = _ends(begins, streams, max(scored, inferred), self.parts)
+        ends = _end_of_work(begins, streams, max(scored, inferred), self.parts)
         return ends + self.update - streams
 
 
-def _ends(begins: float, seconds: float, last_comes: float, parts: int) -> float:
+def _end_of_work(begins: float, seconds: float, last_comes: float, parts: int) -> float:
     """Return when a state has processed work that arrives in this many parts."""
     return max(begins + seconds, last_comes + seconds / parts)

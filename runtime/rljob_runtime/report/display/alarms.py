@@ -17,8 +17,8 @@ def alarm_rows(history: RunHistory) -> list[dict[str, Any]]:
     active: dict[str, dict[str, Any]] = {}
     for event in history.alarms:
         name = event.alarm
-        if (before := active.pop(name, None)) is not None:
-            before["until"] = event.step
+        if (replaced := active.pop(name, None)) is not None:
+            replaced["until"] = event.step
         if event.state == "cleared":
             continue
         back = event.rolled_back_to

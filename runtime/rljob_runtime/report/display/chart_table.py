@@ -20,7 +20,7 @@ from rljob_runtime.report.display.figures import (
     step_metrics,
 )
 from rljob_runtime.report.display.history import RunHistory
-from rljob_runtime.report.display.reshard_figures import PHASES, stands_still
+from rljob_runtime.report.display.reshard_figures import PHASES, standstill_share
 from rljob_runtime.report.display.totals import number
 
 OF_ALL_REWARDS = ("reward/mean", "reward/std", "reward/errors", "reward/error_share")
@@ -43,7 +43,9 @@ def charts(history: RunHistory, section: str = "charts") -> list[Figure]:
 def _reward_curves(step_values: StepValues) -> list[Curve]:
     """Return a curve per reward, if there are several."""
     names = reward_names(step_values)
-    return _cycled((name, name.removeprefix("reward/")) for name in names) if names[1:] else []
+    return (
+        _with_colours((name, name.removeprefix("reward/")) for name in names) if names[1:] else []
+    )
 
 
 def reward_names(step_values: StepValues) -> list[str]:
@@ -56,7 +58,7 @@ def _device_curves(step_values: StepValues) -> list[Curve]:
     peaks, names = _last(step_values), _devices(step_values)
     fullest = sorted(names, key=lambda name: -(peaks[name] or 0))[:MOST_DEVICES]
     shown = ((n, f"device {n.rsplit('/', 1)[1]}") for n in names if n in fullest)
-    return _cycled(shown, smooth=False)
+    return _with_colours(shown, smooth=False)
 
 
 def _devices(step_values: StepValues) -> list[str]:
@@ -73,7 +75,7 @@ def _last(step_values: StepValues) -> Mapping[str, Any]:
     return step_values[max(step_values)] if step_values else {}
 
 
-def _cycled(names: Iterable[tuple[str, str]], *, smooth: bool = True) -> list[Curve]:
+def _with_colours(names: Iterable[tuple[str, str]], *, smooth: bool = True) -> list[Curve]:
     """Return a curve per (figure, name), with colours that repeat."""
     return [
         Curve(metric, name, SERIES[i % len(SERIES)], smooth=smooth)
@@ -142,7 +144,7 @@ def _reshards(history: RunHistory) -> StepValues:
     fields = ("seconds", *PHASES, "overlap", "peak_bytes", "bound_bytes")
     step_values = _fields(history.reshards, fields)
     for step, figures in step_values.items():
-        figures["share"] = stands_still(history.reshards[step], history.seconds(step))
+        figures["share"] = standstill_share(history.reshards[step], history.seconds(step))
     return _even(step_values)
 
 
@@ -245,7 +247,8 @@ CHARTS: tuple[Chart, ...] = (
           curves_of=_device_curves, note_end=_left_out_note, unit="B"),
     Chart("phases", "Phases",
           "Seconds of each phase, the slowest worker's; phases that overlap add up to more than the step.",
-          curves_of=_phase_curves, values=_phases, section="phaseChart", unit=" s", form=stacked_bars, wide=True),
+          curves_of=_phase_curves, values=_phases, section="phaseChart", unit=" s", form=stacked_bars,
+          wide=True),
     Chart("dock-waits", "Who waits for whom",
           "Seconds that workers of a state waited in a step for rows of another, added up.",
           curves_of=_dock_curves, values=_waits, section="dockCharts", unit=" s", from_zero=True, wide=True),
@@ -253,14 +256,15 @@ CHARTS: tuple[Chart, ...] = (
           "Bytes of columns that a state read of another's, over the step's seconds.",
           curves_of=_dock_bytes, values=_rates, section="dockCharts", unit="B", from_zero=True, wide=True),
     Chart("dock-held", "Held", "Bytes in each warehouse at its fullest moment of a step.",
-          curves_of=_dock_bytes, values=_warehouse_peaks, section="dockCharts", unit="B", from_zero=True, wide=True),
+          curves_of=_dock_bytes, values=_warehouse_peaks, section="dockCharts", unit="B", from_zero=True,
+          wide=True),
     Chart("dock-staleness", "Staleness of rows",
           "Rows of the run by how many weight versions they were behind the weights they trained.",
           section="dockCharts", form=_row_ages, wide=True),
     Chart("reshard-seconds", "Seconds of a reshard",
           "Of the slowest device. Gather, select and swap overlap; the way back runs beside what follows.",
           [Curve("seconds", "reshard", "@text", smooth=False),
-           *(Curve(field, *look, smooth=False) for field, look in PHASES.items())],
+           *(Curve(field, *style, smooth=False) for field, style in PHASES.items())],
           values=_reshards, section="reshardCharts", unit=" s", from_zero=True),
     Chart("reshard-share", "Share and overlap",
           "Share of a step in which devices only reshard, and of the way back that other work hides.",

@@ -12,7 +12,7 @@ from rljob_runtime.report.display.busy import busy_workers
 from rljob_runtime.report.display.chart_table import charts
 from rljob_runtime.report.display.dock_rows import row_figures
 from rljob_runtime.report.display.dock_tables import dock_tables
-from rljob_runtime.report.display.figures import shown_steps, spaced
+from rljob_runtime.report.display.figures import evenly_spaced, shown_steps
 from rljob_runtime.report.display.history import PHASES, RunHistory, gain95, interval95
 from rljob_runtime.report.display.in_flight_figures import in_flight_table
 from rljob_runtime.report.display.reshard_figures import memory_figures
@@ -175,10 +175,12 @@ def timeline(history: RunHistory) -> list[Document]:
 
 def busy(history: RunHistory) -> list[Document]:
     """Return how busy each worker was, from the first step after the run's last start to its last step."""
-    life = history.life()
-    if life is None:
+    interval = history.last_attempt_interval()
+    if interval is None:
         return []
-    return [asdict(worker) for worker in busy_workers(history, since=life[0], until=life[1])]
+    return [
+        asdict(worker) for worker in busy_workers(history, since=interval[0], until=interval[1])
+    ]
 
 
 def _first_phase(spans: list[tuple[str, float, float]]) -> int:
@@ -191,7 +193,7 @@ def samples(history: RunHistory) -> list[Document]:
     steps = [step for step in sorted(history.steps) if history.steps[step].samples]
     return [
         {"step": step, "groups": [_group(group) for group in history.steps[step].samples]}
-        for step in spaced(steps, MAX_DETAILED_STEPS)
+        for step in evenly_spaced(steps, MAX_DETAILED_STEPS)
     ]
 
 

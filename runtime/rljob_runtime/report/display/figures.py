@@ -152,7 +152,7 @@ def stacked_bars(chart: Chart, history: RunHistory) -> Figure | None:
     return figure
 
 
-def spaced(steps: list[int], limit: int = MAX_POINTS) -> list[int]:
+def evenly_spaced(steps: list[int], limit: int = MAX_POINTS) -> list[int]:
     """Select at most `limit` steps, counted from the first, so that the selection is stable while a run
     continues."""
     selected = steps[:: -(-len(steps) // (limit - 1)) if len(steps) > limit else 1]
@@ -161,12 +161,14 @@ def spaced(steps: list[int], limit: int = MAX_POINTS) -> list[int]:
 
 def shown_steps(history: RunHistory, limit: int = MAX_POINTS) -> list[int]:
     """Return the steps to show: all, or evenly spaced ones and the last."""
-    return spaced(sorted(history.steps), limit)
+    return evenly_spaced(sorted(history.steps), limit)
 
 
 def line_of(step_values: StepValues, curve: Curve) -> PlotLine:
     """Return the curve's points over the steps that have it."""
-    steps = [step for step in spaced(sorted(step_values)) if curve.metric in step_values[step]]
+    steps = [
+        step for step in evenly_spaced(sorted(step_values)) if curve.metric in step_values[step]
+    ]
     values = [number(step_values[step][curve.metric]) for step in steps]
     return PlotLine(curve, steps, [value if value == value else None for value in values])
 

@@ -222,7 +222,7 @@ class RunHistory:
         while len(self.steps) > MOST_STEPS:
             early = sorted(self.steps)[: MOST_STEPS // 2]
             self._settle(early[-1])
-            first = self._first_of_life()
+            first = self._first_step_of_attempt()
             stride = 2 ** math.ceil(math.log2(early[-1] / (MOST_STEPS // 4)))
             for step in (step for step in early[FIRST_STEPS:] if step % stride):
                 del self.steps[step]
@@ -235,14 +235,14 @@ class RunHistory:
 
     def _settle(self, until: int) -> None:
         """Sum up the steps up to this one, and store the sums at checkpoints for a rollback."""
-        settled, life = self.settled, self.life()
+        settled, interval = self.settled, self.last_attempt_interval()
         for stop in sorted(
             {*(step for step in self.checkpoints if settled.step < step < until), until}
         ):
             settled.steps = self.step_totals(until=stop)
             settled.docks = self.dock_totals(until=stop)
-            if life is not None:
-                settled.busy = self.busy_totals(since=life[0], until=life[1], last=stop)
+            if interval is not None:
+                settled.busy = self.busy_totals(since=interval[0], until=interval[1], last=stop)
             for worker in settled.busy.workers.values():
                 worker.close_spans()
             settled.step = stop
@@ -383,7 +383,7 @@ class RunHistory:
         names = sorted(rows, key=lambda name: order.get(name, len(order)))
         return {name: max(rows[name].values()) for name in names}
 
-    def life(self) -> tuple[float, float] | None:
+    def interval(self) -> tuple[float, float] | None:
         """Return the start of the first step after the run's last start, and the end of its last step.
 
         Unix seconds; None before the first of these steps.
@@ -393,7 +393,7 @@ class RunHistory:
             return None
         return min(step.time - step.seconds for step in steps), max(step.time for step in steps)
 
-    def _first_of_life(self) -> int | None:
+    def _first_step_of_attempt(self) -> int | None:
         """Return the first step after the run's last start."""
         begun = self.started.time
         return min((s for s, done in self.done.items() if done.time > begun), default=None)
@@ -419,7 +419,7 @@ class RunHistory:
     def busy_totals(self, *, since: float, until: float, last: float = math.inf) -> BusyTotals:
         """Return the workers' sums between two times (unix seconds) and up to step `last`.
 
-        Once steps are settled, since must be that of `life`.
+        Once steps are settled, since must be that of `last_attempt_interval`.
         """
         totals = _copy(self.settled.busy)
         steps = self._unsettled(self.phases, last)

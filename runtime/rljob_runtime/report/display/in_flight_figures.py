@@ -24,7 +24,7 @@ def in_flight_table(history: RunHistory) -> list[Row]:
     rows = [
         row("on the way", "seconds", _field("received_seconds"), "first byte to the verified last"),
         row("behind generation", "seconds", _field("hidden_seconds"), "of it, the device generated"),
-        row("hidden", "share", hidden, "share of it behind generation"),
+        row("hidden", "share", hidden_share, "share of it behind generation"),
         row("generation stands still", "seconds", _field("switch_seconds"), "copy between two tokens"),
         row("checks", "seconds", _field("check_seconds"), "between two batches"),
         row("distance of log-probs", "nats", _field("probe_gap"), "between update and rollout engine"),
@@ -34,13 +34,13 @@ def in_flight_table(history: RunHistory) -> list[Row]:
         row("received in a second", "bytes", _rate, "all devices together"),
         row("between two tokens", "count", _field("generating"), "devices that switched within a batch"),
     ]  # fmt: skip
-    return [each for each in rows if each is not None]
+    return [shown_row for shown_row in rows if shown_row is not None]
 
 
 def in_flight_text(event: InFlightEvent) -> str:
     """Format an event: `version 3 → 4 · 0.42 s, 97 % behind generation · 1 240 tokens meanwhile · copy 0.004
     s`."""
-    share = hidden(event)
+    share = hidden_share(event)
     versions = f"version {event.step}"
     if event.before is not None:
         versions = f"version {event.before} → {event.step}"
@@ -51,7 +51,7 @@ def in_flight_text(event: InFlightEvent) -> str:
     return " · ".join([*parts, f"copy {seconds_of(event.switch_seconds)}"])
 
 
-def hidden(event: InFlightEvent) -> float | None:
+def hidden_share(event: InFlightEvent) -> float | None:
     """Return the share of the transfer in which the slowest device generated."""
     received, behind = event.received_seconds, event.hidden_seconds
     return min(1.0, behind / received) if received > 0 and behind is not None else None

@@ -34,7 +34,7 @@ def render_overlay(diff: RunDiff) -> str:
     names = {"A": diff.a.name, "B": diff.b.name}
     shown = {
         "runs": [[run, names[run], COLOURS[run].strip("@"), runs[run].step] for run in runs],
-        "charts": overlaid(runs),
+        "charts": overlay_charts(runs),
     }
     return page_of(
         ["plots.js", "overlay.js"],
@@ -45,7 +45,7 @@ def render_overlay(diff: RunDiff) -> str:
     )
 
 
-def overlaid(runs: Runs) -> list[Figure]:
+def overlay_charts(runs: Runs) -> list[Figure]:
     """Return the charts of the figures that all runs have, in the order of the report."""
     step_values: dict[str, StepValues] = {
         run: {s: e.metrics | {STEP_SECONDS: e.seconds} for s, e in history.steps.items()}

@@ -84,12 +84,12 @@ class Palette:
 
 
 def screen(
-    history: RunHistory, palette: Palette, *, now: float, width: int, height: int
+    history: RunHistory, palette: Palette, *, time_s: float, width: int, height: int
 ) -> RenderableType:
     """Render the complete screen in at most `height` - 1 lines; the less important blocks are dropped
     first."""
     width = min(width, 120)
-    blocks = [header(history, width), progress(history, palette, now=now, width=width)]
+    blocks = [header(history, width), progress(history, palette, time_s=time_s, width=width)]
     if history.step:
         last = phase_bar(history, palette, width=width) + reshard(history, width)
         blocks += [metrics(history, palette, width=width), last]
@@ -126,17 +126,17 @@ def header(history: RunHistory, width: int) -> list[RenderableType]:
 
 
 def progress(
-    history: RunHistory, palette: Palette, *, now: float, width: int
+    history: RunHistory, palette: Palette, *, time_s: float, width: int
 ) -> list[RenderableType]:
     """Render a bar over the steps with elapsed and remaining time; before step 1 the message of the
     set-up."""
-    began = history.began or now
-    spent = duration(now - began)
+    began = history.began or time_s
+    spent = duration(time_s - began)
     if not history.step:
         message = history.progress.message if history.progress else "starting"
-        mark = "*" if palette.ascii_only else SPINNER[int(now * 8) % len(SPINNER)]
+        mark = "*" if palette.ascii_only else SPINNER[int(time_s * 8) % len(SPINNER)]
         text = Text(f"{mark} ", style=palette.accent).append(one_line(message), style="default")
-        return [_cropped(text.append(f"  {spent}", style="dim"), width)]
+        return [_crop(text.append(f"  {spent}", style="dim"), width)]
     eta = history.eta_seconds()
     label = f"  step {history.step}/{history.total_steps}  {spent}"
     label += f"  {duration(eta)} left" if eta else ""
@@ -145,7 +145,7 @@ def progress(
     full, empty = ("#", "-") if palette.ascii_only else ("━", "━")
     bar = Text(full * filled, style=palette.accent)
     bar.append(empty * (cells - filled), style="dim")
-    return [_cropped(bar.append(label, style="default"), width)]
+    return [_crop(bar.append(label, style="default"), width)]
 
 
 def metrics(history: RunHistory, palette: Palette, *, width: int) -> list[RenderableType]:
@@ -173,7 +173,7 @@ def metrics(history: RunHistory, palette: Palette, *, width: int) -> list[Render
             line.append(f"{course:<{spark}}    ", style=palette.accent)
         line.rstrip()
         lines.append(line)
-    return [_cropped(line, width) for line in lines]
+    return [_crop(line, width) for line in lines]
 
 
 def phase_bar(history: RunHistory, palette: Palette, *, width: int) -> list[RenderableType]:
@@ -196,7 +196,7 @@ def phase_bar(history: RunHistory, palette: Palette, *, width: int) -> list[Rend
         drawn = until
         legend.append("■ " if not palette.ascii_only else f"{name[0]}=", style=style)
         legend.append(f"{name} {seconds_of(value)}  ", style="dim")
-    return [_cropped(label, width), _cropped(legend, width)]
+    return [_crop(label, width), _crop(legend, width)]
 
 
 def reshard(history: RunHistory, width: int) -> list[RenderableType]:
@@ -207,7 +207,7 @@ def reshard(history: RunHistory, width: int) -> list[RenderableType]:
     if history.in_flight:
         texts["weights in flight"] = in_flight_text(history.in_flight[max(history.in_flight)])
     lines = [Text(f"{label:<20}").append(text, style="dim") for label, text in texts.items()]
-    return [_cropped(line, width) for line in lines]
+    return [_crop(line, width) for line in lines]
 
 
 def evaluation(history: RunHistory, width: int) -> list[RenderableType]:
@@ -224,7 +224,7 @@ def evaluation(history: RunHistory, width: int) -> list[RenderableType]:
         gain = 100 * (last.accuracy - first.accuracy)
         text.append(f"  {gain:+.1f} points", style="green" if gain > 0 else "red")
     text.append(f"  after step {last.step}, n = {count(last.n)}", style="dim")
-    return [_cropped(text, width)]
+    return [_crop(text, width)]
 
 
 def alarms(history: RunHistory, width: int) -> list[RenderableType]:
@@ -232,7 +232,7 @@ def alarms(history: RunHistory, width: int) -> list[RenderableType]:
     shown = history.active_alarms()
     back = [event for event in history.alarms if event.rolled_back_to is not None][-1:]
     texts = [alarm_text(event) for event in [*back, *(e for e in shown if e not in back)]]
-    return [_cropped(Text(f"!! {text}", style="bold red"), width) for text in texts[-4:]]
+    return [_crop(Text(f"!! {text}", style="bold red"), width) for text in texts[-4:]]
 
 
 def warnings(history: RunHistory, width: int) -> list[RenderableType]:
@@ -248,7 +248,7 @@ def warnings(history: RunHistory, width: int) -> list[RenderableType]:
     if history.reward_errors:
         last = history.reward_errors[-1]
         texts.append(f"{history.errors()} rewards failed; last: {last.reward}: {last.message}")
-    return [_cropped(Text(f"! {one_line(text)}", style="yellow"), width) for text in texts]
+    return [_crop(Text(f"! {one_line(text)}", style="yellow"), width) for text in texts]
 
 
 def samples(
@@ -267,17 +267,17 @@ def samples(
     room = max(width - 20, 8)
     prompt = prompt if len(prompt) <= room else "…" + prompt[1 - room :]
     title = Text().append(f"{'sample prompt':<20}", style="dim").append(prompt)
-    lines: list[RenderableType] = [_cropped(title, width)]
+    lines: list[RenderableType] = [_crop(title, width)]
     best = max((r.reward or 0.0) for r in ranked)
     for response in chosen:
         good = (response.reward or 0.0) >= best > 0
         text = Text().append(f"{'  reward ' + figure(number(response.reward)):<20}", style="dim")
         text.append(one_line(response.text.strip()), style="green" if good else "default")
-        lines.append(_cropped(text, width))
+        lines.append(_crop(text, width))
     return lines
 
 
-def _cropped(text: Text, width: int) -> Text:
+def _crop(text: Text, width: int) -> Text:
     text.truncate(width, overflow="ellipsis")
     text.no_wrap = True
     return text

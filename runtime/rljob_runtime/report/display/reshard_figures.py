@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rljob_runtime.record.event_types import ReshardEvent
-from rljob_runtime.report.display.figures import Figure, spaced
+from rljob_runtime.report.display.figures import Figure, evenly_spaced
 from rljob_runtime.report.display.history import RunHistory
 
 PHASES = {
@@ -25,7 +25,7 @@ KINDS = {
 MAX_STEPS = 100
 
 
-def stands_still(reshard: ReshardEvent, step_seconds: float | None) -> float | None:
+def standstill_share(reshard: ReshardEvent, step_seconds: float | None) -> float | None:
     """Return the share of a step in which devices only reshard.
 
     This includes the wait for the copy back from the host. None without the step, as before the first.
@@ -42,7 +42,7 @@ def memory_figures(history: RunHistory) -> list[dict[str, Any]]:
     steps = [step for step in sorted(history.reshards) if _course(history.reshards[step])]
     return [
         {"step": step, "figure": _memory_figure(history.reshards[step])}
-        for step in spaced(steps, MAX_STEPS)
+        for step in evenly_spaced(steps, MAX_STEPS)
     ]
 
 

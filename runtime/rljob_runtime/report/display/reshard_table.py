@@ -6,7 +6,7 @@ from typing import Any
 
 from rljob_runtime.record.event_types import ReshardEvent
 from rljob_runtime.report.display.history import RunHistory, is_over_bound
-from rljob_runtime.report.display.reshard_figures import PHASES, stands_still
+from rljob_runtime.report.display.reshard_figures import PHASES, standstill_share
 from rljob_runtime.report.display.wording import bytes_of, percent, seconds_of
 
 Row = dict[str, Any]
@@ -54,7 +54,7 @@ def reshard_text(history: RunHistory, step: int) -> str:
     hidden`."""
     reshard = history.reshards[step]
     share, hidden = (
-        stands_still(reshard, history.seconds(step)),
+        standstill_share(reshard, history.seconds(step)),
         reshard.overlap,
     )
     parts = [seconds_of(reshard.seconds)]
@@ -75,7 +75,7 @@ def _field(name: str) -> Figure:
 
 
 def _share(history: RunHistory, reshard: ReshardEvent) -> float | None:
-    return stands_still(reshard, history.seconds(reshard.step))
+    return standstill_share(reshard, history.seconds(reshard.step))
 
 
 def _swap_hidden(_: RunHistory, reshard: ReshardEvent) -> float | None:

@@ -106,7 +106,7 @@ class ComparedRun:
             raise ConfigError(f"{job} is no YAML: {error}; mend it, or move it away") from None
         run = cls(str(folder), events, dict(_fields(spec or {})))
         with events.open("rb") as lines:
-            run.history.take(run._recorded(events_in(lines, brief=True)))
+            run.history.take(run._record(events_in(lines, brief=True)))
         return run
 
     def step_seconds(self, steps: Sequence[int]) -> dict[int, Mapping[str, float]]:
@@ -130,7 +130,7 @@ class ComparedRun:
     def _nonzero_seconds(self, step: int) -> dict[str, float]:
         return {name: x for name, x in self.seconds[step].items() if name == "step" or x > 0}
 
-    def _recorded(self, events: Iterable[Event]) -> Iterator[Event]:
+    def _record(self, events: Iterable[Event]) -> Iterator[Event]:
         """Store the values of the events and yield the events."""
         for event in events:
             if isinstance(event, StepEvent):

@@ -78,7 +78,7 @@ class LiveDisplay:
                 return screen(
                     self._history,
                     self._palette,
-                    now=self._clock(),
+                    time_s=self._clock(),
                     width=size.width,
                     height=size.height,
                 )

@@ -123,11 +123,11 @@ class BusyTotals:
             if phase.start < until and phase.end > since:
                 row, name = row_name(phase), phase.name
                 time = self.workers.setdefault(row, WorkerTime())
-                time.worked[name] = time.worked.get(name, 0.0) + _worked(phase, since, until)
+                time.worked[name] = time.worked.get(name, 0.0) + _busy_seconds(phase, since, until)
                 start, end = max(phase.start, since, time.reached), min(phase.end, until)
                 spans.setdefault(row, []).append((start, end))
         for row, row_spans in spans.items():
-            self.workers[row].spans = _joined([*self.workers[row].spans, *row_spans])
+            self.workers[row].spans = _merge_spans([*self.workers[row].spans, *row_spans])
 
 
 @dataclass(slots=True)
@@ -162,7 +162,7 @@ class RunTotals:
     busy: BusyTotals = field(default_factory=BusyTotals)
 
 
-def _worked(phase: PhaseEvent, since: float, until: float) -> float:
+def _busy_seconds(phase: PhaseEvent, since: float, until: float) -> float:
     """Seconds of a phase between the times, without a proportional share of its waits."""
     duration = phase.end - phase.start
     if duration <= 0:
@@ -172,7 +172,7 @@ def _worked(phase: PhaseEvent, since: float, until: float) -> float:
     return within * (1 - min(1.0, waited))
 
 
-def _joined(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def _merge_spans(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Merge the spans into disjoint ones, in order."""
     merged: list[tuple[float, float]] = []
     for start, end in sorted(spans):

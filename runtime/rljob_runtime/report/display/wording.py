@@ -82,7 +82,7 @@ def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) 
     More values than characters are averaged; nan leaves a gap; a constant is drawn low.
     """
     bars = ASCII_BARS if ascii_only else BARS
-    cells = _binned(values, max(width, 1))
+    cells = _bins(values, max(width, 1))
     finite = [cell for cell in cells if math.isfinite(cell)]
     if not finite or width < 1:
         return ""
@@ -93,7 +93,7 @@ def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) 
     )
 
 
-def _binned(values: Sequence[float], width: int) -> list[float]:
+def _bins(values: Sequence[float], width: int) -> list[float]:
     if len(values) <= width:
         return list(values)
     edges = [i * len(values) // width for i in range(width + 1)]

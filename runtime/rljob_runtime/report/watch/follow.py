@@ -33,12 +33,12 @@ class TailChunk:
 class News:
     """New events since the last read.
 
-    afresh: they come from another log, and earlier events are void. more: further events can be read
+    restarted: they come from another log, and earlier events are void. more: further events can be read
     immediately.
     """
 
     events: list[Event]
-    afresh: bool = False
+    restarted: bool = False
     more: bool = False
 
 
@@ -65,18 +65,18 @@ class Follower:
 
         A missing file returns no events; a file that shrank or was replaced is read from the beginning.
         """
-        afresh = False
+        restarted = False
         while (chunk := self._read(self._offset)) is not None:
             if self._is_another(chunk):
-                afresh = self._identity is not None
+                restarted = self._identity is not None
                 self._identity, self._torn = chunk.identity, b""
                 if self._offset:
                     self._offset, self._brief_bytes = 0, 0
                     continue
             self._offset += len(chunk.data)
             more = self._offset < chunk.size and bool(chunk.data)
-            return News(events=self._complete_events(chunk.data), afresh=afresh, more=more)
-        return News(events=[], afresh=afresh)
+            return News(events=self._complete_events(chunk.data), restarted=restarted, more=more)
+        return News(events=[], restarted=restarted)
 
     def _is_another(self, chunk: TailChunk) -> bool:
         return chunk.identity != self._identity or chunk.size < self._offset

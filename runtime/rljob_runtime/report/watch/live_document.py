@@ -57,11 +57,11 @@ class LiveDocument:
                         self.version,
                     )  # send the order, even if no entry is new
                 self._orders[name] = [*entries]
-                self._entries[name] = self._dated(self._entries.get(name, {}), entries)
+                self._entries[name] = self._with_versions(self._entries.get(name, {}), entries)
             else:
-                self._parts |= self._dated(self._parts, {name: value})
+                self._parts |= self._with_versions(self._parts, {name: value})
 
-    def _dated(
+    def _with_versions(
         self, before: dict[str, tuple[str, int]], values: dict[str, Any]
     ) -> dict[str, tuple[str, int]]:
         texts = {name: _json(value) for name, value in values.items()}
@@ -147,14 +147,14 @@ class LiveRun:
         while self._more:
             news = self._run.news()
             self._activity.add(news)
-            if news.afresh:
+            if news.restarted:
                 self._history = RunHistory()
             self._history.take(news.events)
-            changed = changed or news.afresh or bool(news.events)
+            changed = changed or news.restarted or bool(news.events)
             self._more = news.more
             if time.monotonic() - began > MOST_SECONDS:
                 break
-        self._status = self._run.standing(self._activity, self._clock())
+        self._status = self._run.status(self._activity, self._clock())
         if self._more:
             self._status = RunStatus(over=False, text="its earlier steps are still being read")
         if changed:

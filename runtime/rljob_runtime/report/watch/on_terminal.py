@@ -42,22 +42,22 @@ class TerminalWatch:
         self._display: Display | None = None
         self._earlier, self._last = RunHistory(), list[Event]()
 
-    def until_the_end(self) -> int:
+    def run_until_end(self) -> int:
         """Show the run until it ends, and return its exit code.
 
         Raises RljobError if it never starts, and KeyboardInterrupt; the terminal is restored in any case.
         """
         try:
-            return self._until_the_end()
+            return self._run_until_end()
         finally:
             if self._display is not None:
                 self._display.close()
 
-    def _until_the_end(self) -> int:
+    def _run_until_end(self) -> int:
         began, last_text = self._clock(), ""
         while True:
             self._show()
-            status = self._run.standing(self._activity, self._clock())
+            status = self._run.status(self._activity, self._clock())
             if status.over:
                 self._show()  # what was written before it ended
                 return self._code(status)
@@ -78,7 +78,7 @@ class TerminalWatch:
             news = self._run.news()
             self._activity.add(news)
             events, more = news.events, news.more
-            if news.afresh:
+            if news.restarted:
                 self._begin_anew()
             if self._display is None:
                 events = self._take_up([*self._last, *events], more=more)

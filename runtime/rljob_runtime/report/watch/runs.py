@@ -31,8 +31,8 @@ class RunActivity:
     finished: RunFinishedEvent | None = None
 
     def add(self, news: News) -> None:
-        """Add new events."""
-        if news.afresh:
+        """Update the state with new events."""
+        if news.restarted:
             self.started, self.last, self.finished = 0.0, 0.0, None
         for event in news.events:
             self.last = max(self.last, event.time)
@@ -64,8 +64,8 @@ class WatchedRun(Protocol):
     def news(self) -> News:
         """Return the events since the last call. Raises RljobError if there can be none."""
 
-    def standing(self, pulse: RunActivity, now: float) -> RunStatus:
-        """Return whether the run continues. now: unix seconds."""
+    def status(self, activity: RunActivity, time_s: float) -> RunStatus:
+        """Return whether the run continues. time_s: unix seconds."""
 
     def spec(self) -> str:
         """Return the resolved RLJob; "" while it is unknown."""
@@ -93,30 +93,35 @@ class LocalRun:
         self._follower = Follower(read_file(log), brief_bytes=size - tail_bytes)
 
     def news(self) -> News:
+        """Return the events since the last call."""
         return self._follower.news()
 
-    def standing(self, pulse: RunActivity, now: float) -> RunStatus:
-        if pulse.finished is not None:
+    def status(self, activity: RunActivity, time_s: float) -> RunStatus:
+        """Return whether the run continues. time_s: unix seconds."""
+        if activity.finished is not None:
             return RunStatus(over=True)
-        if not pulse.last:
+        if not activity.last:
             return RunStatus(over=False, text=f"waiting for {self._folder / EVENTS}")
-        pid = killed_driver_pid(self._folder, since=pulse.started)
+        pid = killed_driver_pid(self._folder, since=activity.started)
         if pid is not None:
             text = f"process {pid}, the run's driver, is gone and wrote no end"
             return RunStatus(over=True, text=f"{text}; rljob run FILE --resume goes on")
-        silent = now - pulse.last
+        silent = time_s - activity.last
         if silent > SILENT_SECONDS:
             text = f"no event for {duration(silent)}, and nothing here tells whether the run lives"
             return RunStatus(over=True, text=f"{text}; rljob stacks {self._folder} asks it")
         return RunStatus(over=False)
 
     def spec(self) -> str:
+        """Return the resolved RLJob; "" while it is unknown."""
         file = self._folder / SPEC
         return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
 
     def report(self) -> str | None:
+        """Return the path of the report, if there is one."""
         path = self._folder / REPORT
         return str(path) if path.exists() else None
 
     def reader(self, name: str) -> Read:
+        """Return a reader for a file in the run's folder."""
         return read_file(self._folder / name)

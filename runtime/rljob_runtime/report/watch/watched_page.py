@@ -47,12 +47,12 @@ class Page:
     async def _html(self, request: web.Request) -> web.Response:
         """Serve the page, or the form for the token."""
         return await asyncio.to_thread(
-            _packed, request, _rendered(self._is_authorized(request)), HTML
+            _compressed_response, request, _render(self._is_authorized(request)), HTML
         )
 
     async def _library(self, request: web.Request) -> web.Response:
         self._require_authorization(request)
-        response = await asyncio.to_thread(_packed, request, plotly().encode(), SCRIPT)
+        response = await asyncio.to_thread(_compressed_response, request, plotly().encode(), SCRIPT)
         response.headers["Cache-Control"] = IMMUTABLE
         return response
 
@@ -62,7 +62,7 @@ class Page:
         known, since = query.get("run", ""), number_of(query.get("since", ""))
 
         def answer() -> web.Response:
-            return _packed(request, self._run.answer(known, since or 0), JSON)
+            return _compressed_response(request, self._run.answer(known, since or 0), JSON)
 
         return await asyncio.to_thread(answer)
 
@@ -106,9 +106,9 @@ class Page:
             raise web.HTTPUnauthorized(text="")
 
     def _is_authorized(self, request: web.Request) -> bool:
-        seal = request.cookies.get(self._cookie, "").encode(errors="surrogateescape")
+        signature = request.cookies.get(self._cookie, "").encode(errors="surrogateescape")
         return bears_token(request, self._token) or hmac.compare_digest(
-            seal, self._signature("page").encode()
+            signature, self._signature("page").encode()
         )
 
     def _signature(self, purpose: str) -> str:
@@ -122,11 +122,11 @@ def number_of(text: str) -> int | None:
 
 
 @functools.cache
-def _rendered(admitted: bool) -> bytes:
+def _render(admitted: bool) -> bytes:
     return (render_live() if admitted else render_login()).encode()
 
 
-def _packed(request: web.Request, body: bytes, kind: str) -> web.Response:
+def _compressed_response(request: web.Request, body: bytes, kind: str) -> web.Response:
     headers = {"Content-Type": kind}
     if "gzip" in request.headers.get("Accept-Encoding", "") and len(body) >= GZIP_FROM_BYTES:
         headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
