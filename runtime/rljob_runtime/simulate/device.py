@@ -27,7 +27,7 @@ from rljob_runtime.record.spans import DeviceWork, StageSpan
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.simulate.decoding import ends
 from rljob_runtime.simulate.dock import Claimed
-from rljob_runtime.simulate.virtual_clock import BatchTimer
+from rljob_runtime.simulate.virtual_clock import Work
 from rljob_runtime.simulate.world import World
 from rljob_runtime.worker.device_role import DeviceRole
 
@@ -100,7 +100,7 @@ class SimulatedDevice:
     def join_sync(self, address: str, rank: int, size: int) -> None:
         """As the device worker's."""
 
-    def generate(self, batch: BatchName, share: tuple[int, int]) -> BatchTimer:
+    def generate(self, batch: BatchName, share: tuple[int, int]) -> Work:
         """The replica's share: its first device claims it, and writes samples as they end. All devices that
         hold a model together end together."""
         world, degrees = self._world, self._world.spec.rollout.parallelism
@@ -117,12 +117,12 @@ class SimulatedDevice:
         span = StageSpan(start=began, end=world.clock.unix_seconds(), device_work=own)
         return GenerateReport(**report, span=span)
 
-    def infer(self, state: str, batch: BatchName, groups: range | None = None) -> BatchTimer:
+    def infer(self, state: str, batch: BatchName, groups: range | None = None) -> Work:
         """The replica's share, as its responses come."""
         world, course = self._world, Course()
         replica, replicas, leads, size = self._replica(state)
 
-        def score(claimed: Claimed) -> BatchTimer:
+        def score(claimed: Claimed) -> Work:
             lengths, _, _ = yield from self._pass(state, claimed, course)
             scored = np.ones_like(lengths) if state == "reward-model" else lengths
             world.dock.write(state, claimed, {WRITTEN[state]: scored})
@@ -135,14 +135,14 @@ class SimulatedDevice:
         yield world.meet((state, batch, replica), size)
         return course.span(world.clock.unix_seconds())
 
-    def critic(self, batch: BatchName) -> BatchTimer:
+    def critic(self, batch: BatchName) -> Work:
         """Read the critic's share of this device's replica; `update` moves it."""
         course = Course()
         yield from self._train("critic", batch, course)
         self._critic = course
         return course.span(self._world.clock.unix_seconds())
 
-    def update(self, batch: BatchName) -> BatchTimer:
+    def update(self, batch: BatchName) -> Work:
         """All mini-batches and epochs of a step. All devices that train end together."""
         world, course = self._world, Course()
         yield from self._train("update", batch, course)
@@ -167,7 +167,7 @@ class SimulatedDevice:
             span=course.span(world.clock.unix_seconds()),
         )
 
-    def sync(self, version: int) -> BatchTimer:
+    def sync(self, version: int) -> Work:
         """Weights of the update layout to the rollout layout. What a step takes beside its stages passes
         before."""
         yield self._world.costs.fixed_seconds
@@ -177,7 +177,7 @@ class SimulatedDevice:
         span = StageSpan(start=began, end=self._world.clock.unix_seconds())
         return SyncReport(checksum="", span=span, rests=self._rests)
 
-    def send(self, version: int) -> BatchTimer:
+    def send(self, version: int) -> Work:
         """Give devices that go on generating this device's weights."""
         began = self._world.clock.unix_seconds()
         yield self._world.costs.reshard_seconds
@@ -190,12 +190,12 @@ class SimulatedDevice:
         self._version, now = version, self._world.clock.unix_seconds()
         return SyncReport(checksum="", span=StageSpan(start=now, end=now))
 
-    def save(self, folder: Path) -> BatchTimer:
+    def save(self, folder: Path) -> Work:
         """Takes the time of a checkpoint, and writes none."""
         yield self._world.costs.save_seconds
         return Folder(folder)
 
-    def load(self, checkpoint: Folder, step: int) -> BatchTimer:
+    def load(self, checkpoint: Folder, step: int) -> Work:
         """Likewise."""
         yield self._world.costs.save_seconds
 
@@ -287,12 +287,12 @@ class SimulatedDevice:
         state: str,
         batch: BatchName,
         course: Course,
-        work: Callable[[Claimed], BatchTimer],
+        work: Callable[[Claimed], Work],
         *,
         share: Share,
         count: int,
         min_version: int | None = None,
-    ) -> BatchTimer:
+    ) -> Work:
         """Work on a share of so many groups, as they come. A pass begins once its micro-batches are whole;
         without anybody who waits for the results meanwhile, all are claimed at once."""
         world, (_, samples) = self._world, self._world.sizes(batch)
@@ -342,14 +342,14 @@ class SimulatedDevice:
         yield now
         return lengths, seconds_G, tokens_G
 
-    def _train(self, state: str, batch: BatchName, course: Course) -> BatchTimer:
+    def _train(self, state: str, batch: BatchName, course: Course) -> Work:
         """Read the share; the first mini-batch's gradient grows meanwhile."""
         spec = self._world.spec
         replica, replicas, leads, _ = self._replica(state)
         balanced = spec.update.balance == "length"
         mini = share_of_mini_batches((replica, replicas), spec.batch, balanced=balanced)
 
-        def train(claimed: Claimed) -> BatchTimer:
+        def train(claimed: Claimed) -> Work:
             left = mini[0] - len(course.groups)
             _, seconds_G, _ = yield from self._pass(state, claimed, course, first=left)
             course.groups += seconds_G.tolist()

@@ -17,7 +17,7 @@ from rljob_runtime.samples.flow import (
     written_bytes,
 )
 from rljob_runtime.simulate.dock import SimulatedDock
-from rljob_runtime.simulate.virtual_clock import BatchTimer
+from rljob_runtime.simulate.virtual_clock import Work
 from rljob_runtime.simulate.world import ITEM_BYTES, World
 
 MANY = 1_000_000
@@ -91,7 +91,7 @@ class SimulatedRewards:
         self._world = world
         self._traffic = Traffic()
 
-    def score(self, batch: BatchName) -> BatchTimer:
+    def score(self, batch: BatchName) -> Work:
         """Whole groups, as they come."""
         world, drawn, report = self._world, self._world.drawn(batch), RewardReport()
         groups, samples = world.sizes(batch)

@@ -383,7 +383,7 @@ class RunHistory:
         names = sorted(rows, key=lambda name: order.get(name, len(order)))
         return {name: max(rows[name].values()) for name in names}
 
-    def interval(self) -> tuple[float, float] | None:
+    def last_attempt_interval(self) -> tuple[float, float] | None:
         """Return the start of the first step after the run's last start, and the end of its last step.
 
         Unix seconds; None before the first of these steps.
