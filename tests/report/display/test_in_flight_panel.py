@@ -9,7 +9,11 @@ from rich.console import Console
 from run_events import event_of, history_of
 
 from rljob_runtime.report.display.document import document
-from rljob_runtime.report.display.in_flight_figures import hidden, in_flight_table, in_flight_text
+from rljob_runtime.report.display.in_flight_figures import (
+    hidden_share,
+    in_flight_table,
+    in_flight_text,
+)
 from rljob_runtime.report.display.panels import reshard
 from rljob_runtime.report.display.plain import step_line
 from rljob_runtime.report.display.run_diff import ComparedRun, diff_runs
@@ -92,7 +96,7 @@ def test_the_report_has_table_and_chart_in_the_section_on_resharding(run_of) -> 
 def test_a_log_that_tells_little_shows_what_it_tells(run_of) -> None:
     history = run_of(hidden_seconds=None, tokens=None, before=None, received_bytes=None)
 
-    assert hidden(history.in_flight[1]) is None
+    assert hidden_share(history.in_flight[1]) is None
     labels = {row["label"] for row in in_flight_table(history)}
     assert {"hidden", "tokens meanwhile", "received"}.isdisjoint(labels)
     assert in_flight_text(history.in_flight[1]) == "version 1 · 0.40 s · copy 0.004 s"
