@@ -56,7 +56,7 @@ class Copies:
         """Queue a new checkpoint, and write the results of earlier copies."""
         if isinstance(event, CheckpointEvent):
             self._offer(event.step)
-        elif (back := rolled_back_to(event)) is not None:  # what is newer there must go, too
+        elif (back := rolled_back_to(event)) is not None:  # drops newer remote copies, too
             self._offer(back)
         if isinstance(event, CheckpointEvent | StepEvent):
             self._write_results()

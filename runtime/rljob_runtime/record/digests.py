@@ -54,9 +54,8 @@ def digest_of(ranks: Sequence[RankDigest], *, previous: str) -> Digest:
         link: f"{sum(getattr(rank.rows, link) for rank in ranks) % ROWS_MODULUS:032x}"
         for link in LINKS[:-1]
     }
-    slice_sums = {
-        pair for rank in ranks for pair in rank.weights.items()
-    }  # replicas have equal pairs
+    # Replicas have equal pairs, of which the set keeps one.
+    slice_sums = {pair for rank in ranks for pair in rank.weights.items()}
     weights = f"{sum(value for _, value in slice_sums) % WEIGHTS_MODULUS:016x}"
     unchained = Digest(**rows, weights=weights, chain="")
     return Digest(**rows, weights=weights, chain=chain_value(unchained, previous=previous))

@@ -97,10 +97,12 @@ class EvaluationResult:
         )
 
 
-def evaluation_metrics(rewarded: Sequence[Any], *, step: int, name: str = "") -> EvaluationResult:
+def evaluation_metrics(
+    reward_reports: Sequence[Any], *, step: int, name: str = ""
+) -> EvaluationResult:
     """Compute the accuracy over all samples of a set, with the standard error of the prompt means."""
-    totals = [total for report in rewarded for total in report.totals]
-    means = [*_by_prompt(rewarded, "passes").values()]
+    totals = [total for report in reward_reports for total in report.totals]
+    means = [*_by_prompt(reward_reports, "passes").values()]
     accuracy, deviation = mean_and_deviation(means)
     return EvaluationResult(
         step=step,
@@ -112,17 +114,17 @@ def evaluation_metrics(rewarded: Sequence[Any], *, step: int, name: str = "") ->
         samples=len(totals),
         pass_at_k=sum(mean > 0 for mean in means) / max(len(means), 1),
         by_prompt=means,
-        shown=[group for report in rewarded for group in report.shown][:3],
+        shown=[group for report in reward_reports for group in report.shown][:3],
     )
 
 
-def pair_metrics(compared: Sequence[Any], *, step: int, name: str = "") -> EvaluationResult:
+def pair_metrics(compare_reports: Sequence[Any], *, step: int, name: str = "") -> EvaluationResult:
     """Compute the accuracy and mean reward over held-out pairs.
 
     accuracy: share of pairs whose preferred response gained more over the reference than the other. reward:
     mean margin β·h.
     """
-    margins = [margin for report in compared for margin in report.margins]
+    margins = [margin for report in compare_reports for margin in report.margins]
     accuracy, deviation = mean_and_deviation([float(margin > 0) for margin in margins])
     return EvaluationResult(
         step=step,
@@ -143,23 +145,28 @@ def step_metrics(
     step: int,
     seconds: float,
     recent_seconds: Sequence[float],
-    generated: Sequence[Any],
-    rewarded: Sequence[Any],
-    updated: Sequence[Any],
+    generate_reports: Sequence[Any],
+    reward_reports: Sequence[Any],
+    update_reports: Sequence[Any],
     peaks: Mapping[int, Mapping[str, int]],
     phases: Mapping[str, float],
-    more: Mapping[str, float],
+    extra_metrics: Mapping[str, float],
     digest: Digest | None = None,
 ) -> StepEvent:
     """Build the `step` event.
 
-    peaks: bytes in each device's ledger, by device number. phases: seconds by name. more: additional metrics.
+    peaks: bytes in each device's ledger, by device number. phases: seconds by name. extra_metrics: added to
+    those that are computed here.
     """
     spec = job.spec
-    ages = _sum_counters(report.rows_by_age for report in updated)
+    ages = _sum_counters(report.rows_by_age for report in update_reports)
     metrics: dict[str, float | None] = {
-        **_rewards(rewarded),
-        **(_responses(generated, seconds) if generated else _pairs_read(updated, seconds)),
+        **_rewards(reward_reports),
+        **(
+            _responses(generate_reports, seconds)
+            if generate_reports
+            else _pairs_read(update_reports, seconds)
+        ),
         "tps_eq5": tokens_per_second(
             global_batch_size=spec.batch.global_batch_size,
             samples_per_prompt=spec.batch.samples_per_prompt,
@@ -169,43 +176,49 @@ def step_metrics(
             seconds=seconds,
         ),
         "eta_seconds": (spec.steps - step) * sum(recent_seconds) / max(len(recent_seconds), 1),
-        **_pairs_as_means(updated[0].metrics),
-        **_critic(updated[0].taught),
+        **_pairs_as_means(update_reports[0].metrics),
+        **_critic(update_reports[0].taught),
         **(_staleness(ages) if off_policy(spec) else {}),
-        **_tools([report.tools for report in generated if report.tools], generated),
-        **_games([report.games for report in generated if report.games], generated),
-        **_agents([report.agents for report in generated if report.agents], generated),
-        **(_partial_rollout(generated, updated, more) if spec.flow.partial_rollout else {}),
+        **_tools([report.tools for report in generate_reports if report.tools], generate_reports),
+        **_games([report.games for report in generate_reports if report.games], generate_reports),
+        **_agents(
+            [report.agents for report in generate_reports if report.agents], generate_reports
+        ),
+        **(
+            _partial_rollout(generate_reports, update_reports, extra_metrics)
+            if spec.flow.partial_rollout
+            else {}
+        ),
         **{
             f"memory/peak_bytes/{device}": float(report["total"])
             for device, report in peaks.items()
         },
-        **more,
+        **extra_metrics,
     }
     return StepEvent(
         step=step,
         seconds=seconds,
         metrics=metrics,
         staleness={age: ages[age] for age in sorted(ages)},
-        passes=_passes([report.passes for report in updated]),
-        samples=[group for report in rewarded for group in report.shown][:3],
+        passes=_passes([report.passes for report in update_reports]),
+        samples=[group for report in reward_reports for group in report.shown][:3],
         phases={**phases},
-        prompt_rewards=_prompt_rewards(spec, rewarded),
+        prompt_rewards=_prompt_rewards(spec, reward_reports),
         digest=digest,
     )
 
 
-def _prompt_rewards(spec: ResolvedSpec, rewarded: Sequence[Any]) -> list[float | None] | None:
+def _prompt_rewards(spec: ResolvedSpec, reward_reports: Sequence[Any]) -> list[float | None] | None:
     """Mean reward of each prompt, or None if the scored samples are not those of the batch."""
     if spec.flow.partial_rollout or getattr(spec.algorithm.params, "dynamic_sampling", None):
         return None
-    return [*_by_prompt(rewarded, "totals").values()] or None
+    return [*_by_prompt(reward_reports, "totals").values()] or None
 
 
-def _by_prompt(rewarded: Sequence[Any], values: str) -> dict[int, float]:
+def _by_prompt(reward_reports: Sequence[Any], values: str) -> dict[int, float]:
     """Mean of the values over each prompt's samples, in the order of the prompt numbers."""
     values_of: dict[int, list[float]] = {}
-    for report in rewarded:
+    for report in reward_reports:
         for prompt, value in zip(report.prompts, getattr(report, values), strict=True):
             values_of.setdefault(prompt, []).append(value)
     return {prompt: sum(values_of[prompt]) / len(values_of[prompt]) for prompt in sorted(values_of)}
@@ -278,44 +291,44 @@ def large_deltas(event: ReshardEvent | InFlightEvent) -> str:
     )
 
 
-def _rewards(rewarded: Sequence[Any]) -> Mapping[str, float]:
+def _rewards(reward_reports: Sequence[Any]) -> Mapping[str, float]:
     """Metrics of the rewards; empty if the data brings pairs."""
-    if not rewarded:
+    if not reward_reports:
         return {}
-    totals = [total for report in rewarded for total in report.totals]
+    totals = [total for report in reward_reports for total in report.totals]
     mean, deviation = mean_and_deviation(totals)
-    groups = sum(report.groups for report in rewarded)
-    failed = sum(report.failed for report in rewarded)
-    excluded = sum(report.excluded for report in rewarded)
+    groups = sum(report.groups for report in reward_reports)
+    failed = sum(report.failed for report in reward_reports)
+    excluded = sum(report.excluded for report in reward_reports)
     return {
         "reward/mean": mean,
         "reward/std": deviation,
-        **_reward_parts(rewarded, len(totals)),
-        "pass_rate": mean_and_deviation([p for report in rewarded for p in report.passes])[0],
-        "groups/with_signal": sum(r.groups_with_signal for r in rewarded) / max(groups, 1),
+        **_reward_parts(reward_reports, len(totals)),
+        "pass_rate": mean_and_deviation([p for report in reward_reports for p in report.passes])[0],
+        "groups/with_signal": sum(r.groups_with_signal for r in reward_reports) / max(groups, 1),
         "reward/errors": float(failed),
         "reward/error_share": failed / max(len(totals) + excluded, 1),
         "reward/excluded": float(excluded),
     }
 
 
-def _responses(generated: Sequence[Any], seconds: float) -> Mapping[str, float]:
-    samples = sum(report.samples for report in generated)
-    response_tokens = sum(report.response_tokens for report in generated)
-    prompt_tokens = sum(report.prompt_tokens for report in generated)
+def _responses(generate_reports: Sequence[Any], seconds: float) -> Mapping[str, float]:
+    samples = sum(report.samples for report in generate_reports)
+    response_tokens = sum(report.response_tokens for report in generate_reports)
+    prompt_tokens = sum(report.prompt_tokens for report in generate_reports)
     return {
-        "response_length/mean": sum(r.sample_tokens for r in generated) / max(samples, 1),
-        **_lengths(_sum_counters(report.lengths for report in generated)),
-        "response_length/clipped_share": sum(r.clipped for r in generated) / max(samples, 1),
+        "response_length/mean": sum(r.sample_tokens for r in generate_reports) / max(samples, 1),
+        **_lengths(_sum_counters(report.lengths for report in generate_reports)),
+        "response_length/clipped_share": sum(r.clipped for r in generate_reports) / max(samples, 1),
         "tokens_per_second": (prompt_tokens + response_tokens) / seconds,
         "response_tokens_per_second": response_tokens / seconds,
-        **_pictures(generated, seconds),
+        **_pictures(generate_reports, seconds),
     }
 
 
-def _pictures(generated: Sequence[Any], seconds: float) -> Mapping[str, float]:
+def _pictures(generate_reports: Sequence[Any], seconds: float) -> Mapping[str, float]:
     """Metrics of the pictures; empty for jobs without pictures."""
-    shown = [report.shown for report in generated if report.shown is not None]
+    shown = [report.shown for report in generate_reports if report.shown is not None]
     if not shown:
         return {}
     return {
@@ -350,12 +363,12 @@ def _passes(of_ranks: Sequence[PassTimes]) -> PassTimes | None:
     return slowest if slowest.count else None
 
 
-def _tools(figures: Sequence[ToolFigures], generated: Sequence[Any]) -> Mapping[str, float]:
+def _tools(figures: Sequence[ToolFigures], generate_reports: Sequence[Any]) -> Mapping[str, float]:
     """Metrics of a job with tools. Only tools that were called have metrics of their own."""
     if not figures:
         return {}
-    samples = max(sum(report.samples for report in generated), 1)
-    drawn = sum(report.sample_tokens for report in generated)
+    samples = max(sum(report.samples for report in generate_reports), 1)
+    drawn = sum(report.sample_tokens for report in generate_reports)
     metrics = {
         "response_length/with_tools": (drawn + sum(f.tokens for f in figures)) / samples,
         "turns/mean": sum(f.turns for f in figures) / samples,
@@ -374,12 +387,12 @@ def _tools(figures: Sequence[ToolFigures], generated: Sequence[Any]) -> Mapping[
     return metrics
 
 
-def _games(figures: Sequence[GameFigures], generated: Sequence[Any]) -> Mapping[str, float]:
+def _games(figures: Sequence[GameFigures], generate_reports: Sequence[Any]) -> Mapping[str, float]:
     """Metrics of a job with an environment."""
     if not figures:
         return {}
-    samples = max(sum(report.samples for report in generated), 1)
-    drawn = sum(report.sample_tokens for report in generated)
+    samples = max(sum(report.samples for report in generate_reports), 1)
+    drawn = sum(report.sample_tokens for report in generate_reports)
     return {
         "response_length/with_observations": (drawn + sum(f.tokens for f in figures)) / samples,
         "turns/mean": sum(f.turns for f in figures) / samples,
@@ -392,12 +405,14 @@ def _games(figures: Sequence[GameFigures], generated: Sequence[Any]) -> Mapping[
     }
 
 
-def _agents(figures: Sequence[AgentFigures], generated: Sequence[Any]) -> Mapping[str, float]:
+def _agents(
+    figures: Sequence[AgentFigures], generate_reports: Sequence[Any]
+) -> Mapping[str, float]:
     """Metrics of a job with an agent."""
     if not figures:
         return {}
-    samples = max(sum(report.samples for report in generated), 1)
-    drawn = sum(report.sample_tokens for report in generated)
+    samples = max(sum(report.samples for report in generate_reports), 1)
+    drawn = sum(report.sample_tokens for report in generate_reports)
     left_out = sum(f.left_out for f in figures)
     return {
         "response_length/with_messages": (drawn + sum(f.tokens for f in figures)) / samples,
@@ -411,8 +426,8 @@ def _agents(figures: Sequence[AgentFigures], generated: Sequence[Any]) -> Mappin
     }
 
 
-def _pairs_read(updated: Sequence[Any], seconds: float) -> Mapping[str, float]:
-    return {"tokens_per_second": sum(report.tokens for report in updated) / seconds}
+def _pairs_read(update_reports: Sequence[Any], seconds: float) -> Mapping[str, float]:
+    return {"tokens_per_second": sum(report.tokens for report in update_reports) / seconds}
 
 
 def _staleness(ages: Counter[int]) -> Mapping[str, float]:
@@ -421,18 +436,20 @@ def _staleness(ages: Counter[int]) -> Mapping[str, float]:
 
 
 def _partial_rollout(
-    generated: Sequence[Any], updated: Sequence[Any], more: Mapping[str, float]
+    generate_reports: Sequence[Any],
+    update_reports: Sequence[Any],
+    extra_metrics: Mapping[str, float],
 ) -> Mapping[str, float]:
     """Metrics of a partial rollout. With several rounds of dynamic sampling, unfinished groups are counted in
     the last round."""
-    rounds = int(more.get("dynamic_sampling/rounds", 1))
-    last = generated[len(generated) - len(generated) // max(rounds, 1) :]
-    tokens = _sum_counters(report.lineage.tokens_by_age for report in updated)
-    rows = sum(report.rows_by_age.total() for report in updated)
+    rounds = int(extra_metrics.get("dynamic_sampling/rounds", 1))
+    last = generate_reports[len(generate_reports) - len(generate_reports) // max(rounds, 1) :]
+    tokens = _sum_counters(report.lineage.tokens_by_age for report in update_reports)
+    rows = sum(report.rows_by_age.total() for report in update_reports)
     return {
         "staleness/tokens": sum(age * n for age, n in tokens.items()) / max(tokens.total(), 1),
         "partial_rollout/going_on": float(sum(report.going_on for report in last)),
-        "partial_rollout/mixed_share": sum(r.lineage.mixed for r in updated) / max(rows, 1),
+        "partial_rollout/mixed_share": sum(r.lineage.mixed for r in update_reports) / max(rows, 1),
     }
 
 
@@ -460,9 +477,9 @@ def _critic(metrics: Mapping[str, float] | None) -> Mapping[str, float]:
     return reported | {"critic/explained_variance": explained}
 
 
-def _reward_parts(rewarded: Sequence[Any], samples: int) -> Mapping[str, float]:
+def _reward_parts(reward_reports: Sequence[Any], samples: int) -> Mapping[str, float]:
     sums: Counter[str] = Counter()
-    for report in rewarded:
+    for report in reward_reports:
         sums.update(report.parts)
     return {f"reward/{name}": value / max(samples, 1) for name, value in sums.items()}
 

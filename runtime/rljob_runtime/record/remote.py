@@ -229,7 +229,7 @@ class RemoteRun:
         try:
             marked = self._read_marker(step)
         except (ValueError, TypeError):
-            return False  # torn, as without a marker
+            return False  # a torn marker counts as missing
         all_within = all(map(is_within, marked))
         return all_within and marked == {n: size for n, size in sizes.items() if n != MARKER}
 

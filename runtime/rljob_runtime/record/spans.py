@@ -68,10 +68,8 @@ class Stopwatch:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._run: tuple[float, float | None] = (
-            0.0,
-            None,
-        )  # seconds of ended blocks, and start of the running one
+        # seconds of ended blocks, and start of the running one
+        self._run: tuple[float, float | None] = 0.0, None
 
     @contextmanager
     def running(self) -> Iterator[None]:

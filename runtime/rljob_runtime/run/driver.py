@@ -291,12 +291,12 @@ class Driver:
             step=self.step,
             seconds=seconds,
             recent_seconds=self.step_seconds[-20:],
-            generated=calls.reports("generate"),
-            rewarded=calls.reports("reward"),
-            updated=updated,
+            generate_reports=calls.reports("generate"),
+            reward_reports=calls.reports("reward"),
+            update_reports=updated,
             digest=digest,
             peaks=peaks,
-            more=self.schedule.metrics(),
+            extra_metrics=self.schedule.metrics(),
             phases=stages.take_phases(),
         )
         self.log.write(done)

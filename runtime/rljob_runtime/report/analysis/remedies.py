@@ -117,7 +117,7 @@ def _separate_devices(context: StepContext, step_part: str) -> Iterator[Advice]:
     devices = spec.roles.rollout
     roles = {"mode": "separated", "updateDevices": devices, "rolloutDevices": devices}
     change: dict[str, Any] = {"placement": roles, "flow": AHEAD}
-    if spec.resharding.strategy == "allgather-swap":  # of devices that train and generate
+    if spec.resharding.strategy == "allgather-swap":  # which needs devices that train and generate
         change["resharding"] = {"strategy": "allgather"}
     yield Advice(
         part=step_part,
@@ -158,7 +158,9 @@ def _reward(context: StepContext) -> Iterator[Advice]:
     services = [service for r in rewards if (service := r.http or r.judge) is not None]
     if not services or not context.work.reward:
         return
-    most = max(service.concurrency for service in services)  # as many processes ask
+    most = max(
+        service.concurrency for service in services
+    )  # number of processes that send requests
     raised = min(samples, GROWTH * most)
     if raised <= most:
         return
@@ -186,7 +188,7 @@ def _tail(context: StepContext) -> Iterator[Advice]:
     longest = spec.batch.max_response_length
     budget = max(math.ceil(lengths["p80"]), -(-longest // (MAX_STALENESS - 1)), 1)
     late = TAIL_SHARE * (lengths["max"] - lengths["p80"]) / 2
-    denser = late / max(lengths["mean"] - late, 1.0)  # so many more sequences at a time
+    denser = late / max(lengths["mean"] - late, 1.0)  # relative increase of concurrent sequences
     begun = max(work.generate - context.figures.tail, 0.0)
     remaining = min(begun * (1 + denser * _batch_dependent_share(context, begun)), work.generate)
     yield Advice(

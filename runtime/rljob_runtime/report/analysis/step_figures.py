@@ -188,7 +188,7 @@ def _generation(generate: Activity | None, rows: Rows | None) -> tuple[float, St
         start=min(s.start for s in generate.spans), end=max(s.end for s in generate.spans)
     )
     times = [rows.start + seconds for seconds in rows.seconds]
-    done = list(accumulate(done, max))  # a controller that starts anew counts from 0
+    done = list(accumulate(done, max))  # a restarted controller counts from 0
     first, last = (_done_at(times, done, moment) for moment in (span.start, span.end))
     if last <= first:
         return 0.0, None

@@ -272,7 +272,7 @@ def notices(history: RunHistory) -> list[Document]:
     shown += [
         {"step": event.step, "kind": "replicas", "text": replicas_text(event), "count": 1}
         for event in history.replicas
-        if event.step or event.left_out  # that all train is no news at the beginning
+        if event.step or event.left_out  # no notice if all replicas train from the start
     ]
     shown += [
         {"step": event.step, "kind": "straggler", "text": straggler_text(event), "count": 1}

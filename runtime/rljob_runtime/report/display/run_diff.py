@@ -227,15 +227,19 @@ def diff_runs(
 
     others: more pairs with the same difference and other seeds, which are included in the paired differences.
     """
-    both = sorted(a.metrics.keys() & b.metrics.keys())
-    averaged = both[len(both) - max(1, min(LAST_STEPS, len(both) // 4)) :] if both else []
+    common_steps = sorted(a.metrics.keys() & b.metrics.keys())
+    averaged = (
+        common_steps[len(common_steps) - max(1, min(LAST_STEPS, len(common_steps) // 4)) :]
+        if common_steps
+        else []
+    )
     return RunDiff(
         a=a,
         b=b,
         spec=_spec_diff(a.spec, b.spec),
-        steps=len(both),
+        steps=len(common_steps),
         averaged=len(averaged),
-        metrics=list(_metrics(a.metrics, b.metrics, both, averaged)),
+        metrics=list(_metrics(a.metrics, b.metrics, common_steps, averaged)),
         phases=_phases(a, b, averaged),
         accuracies=list(_accuracies(a, b)),
         paired=list(_paired([(a, b), *others])),
@@ -332,10 +336,13 @@ def _spec_diff(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[An
 
 
 def _metrics(
-    a: Mapping[int, MetricRow], b: Mapping[int, MetricRow], both: list[int], averaged: list[int]
+    a: Mapping[int, MetricRow],
+    b: Mapping[int, MetricRow],
+    common_steps: list[int],
+    averaged: list[int],
 ) -> Iterator[MetricDiff]:
-    of_a, of_b = ({name for step in both for name in rows[step]} for rows in (a, b))
-    differ = [step for step in both if not a[step].is_same(b[step])]
+    of_a, of_b = ({name for step in common_steps for name in rows[step]} for rows in (a, b))
+    differ = [step for step in common_steps if not a[step].is_same(b[step])]
     for name in sorted(of_a & of_b):
         pairs = ((s, a[s].get(name, math.nan), b[s].get(name, math.nan)) for s in differ)
         first_different_step = next((step for step, x, y in pairs if not _same(x, y)), None)

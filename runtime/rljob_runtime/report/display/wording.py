@@ -18,7 +18,7 @@ from rljob_runtime.record.event_types import (
 from rljob_runtime.report.display.history import RunHistory, gain95, interval95
 from rljob_runtime.report.display.totals import number
 
-BARS = "▁▂▃▄▅▆▇"  # no full block: lines above each other stay apart
+BARS = "▁▂▃▄▅▆▇"  # no full block, so that adjacent lines stay separate
 ASCII_BARS = "_.-=+*#"
 
 

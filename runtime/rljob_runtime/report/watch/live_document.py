@@ -52,10 +52,8 @@ class LiveDocument:
             if name in ENTRY_IDS:
                 entries = {str(entry[ENTRY_IDS[name]]): entry for entry in value}
                 if self._orders.get(name) != [*entries]:
-                    self._parts[name] = (
-                        "",
-                        self.version,
-                    )  # send the order, even if no entry is new
+                    # Send the order, even if no entry is new.
+                    self._parts[name] = ("", self.version)
                 self._orders[name] = [*entries]
                 self._entries[name] = self._with_versions(self._entries.get(name, {}), entries)
             else:

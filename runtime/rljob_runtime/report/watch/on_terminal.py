@@ -59,7 +59,7 @@ class TerminalWatch:
             self._show()
             status = self._run.status(self._activity, self._clock())
             if status.over:
-                self._show()  # what was written before it ended
+                self._show()  # events written before the run ended
                 return self._code(status)
             waited = self._clock() - began
             if not self._activity.last and waited > self._patience:
