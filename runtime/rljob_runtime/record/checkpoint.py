@@ -40,8 +40,9 @@ class RunState:
     sharded. With a partial rollout, prompts are given by their position in the training stream:
     first_new_prompt is the first that was never started; open_prompts were started but not trained on, and a
     resumed run starts them again. rollbacks: number of rollbacks; skipped_steps: number of steps whose
-    prompts they skipped (`alarm_actions`). difficulty: state of a difficulty filter (`difficulty`); first_new_prompt is
-    then the first prompt that the filter has not read. chain: chain value of the step's digest (`digests`).
+    prompts they skipped (`alarm_actions`). difficulty: state of a difficulty filter (`difficulty`);
+    first_new_prompt is then the first prompt that the filter has not read. chain: chain value of the step's
+    digest (`digests`).
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
