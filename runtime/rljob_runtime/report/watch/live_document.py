@@ -45,10 +45,10 @@ class LiveDocument:
         self._orders: dict[str, list[str]] = {}
         self._entries: dict[str, dict[str, tuple[str, int]]] = {}
 
-    def take(self, document: Document) -> None:
+    def take(self, latest: Document) -> None:
         """Replace the document by a new version."""
         self.version += 1
-        for name, value in document.items():
+        for name, value in latest.items():
             if name in ENTRY_IDS:
                 entries = {str(entry[ENTRY_IDS[name]]): entry for entry in value}
                 if self._orders.get(name) != [*entries]:
