@@ -177,7 +177,7 @@ def step_metrics(
         ),
         "eta_seconds": (spec.steps - step) * sum(recent_seconds) / max(len(recent_seconds), 1),
         **_pairs_as_means(update_reports[0].metrics),
-        **_critic(update_reports[0].taught),
+        **_critic(update_reports[0].critic_metrics),
         **(_staleness(ages) if off_policy(spec) else {}),
         **_tools([report.tools for report in generate_reports if report.tools], generate_reports),
         **_games([report.games for report in generate_reports if report.games], generate_reports),
