@@ -48,7 +48,7 @@ LAST_STEPS = 10
 class MetricRow(Mapping[str, float]):
     """Numbers by name in eight bytes each, since all steps are compared, however many there are."""
 
-    __slots__ = ("_places", "_values")
+    __slots__ = ("_indices", "_values")
 
     def __init__(self, metrics: Mapping[str, float | None]) -> None:
         self._indices = _indices(*metrics)
