@@ -38,7 +38,7 @@ def terminal(events: Sequence[Event]) -> None:
     console.file = open("/dev/null", "w")  # noqa: SIM115 - only the recording is wanted
     history = RunHistory.of(shown)
     palette = Palette.for_console(console)
-    console.print(screen(history, palette, now=now, width=WIDTH, height=HEIGHT))
+    console.print(screen(history, palette, time_s=now, width=WIDTH, height=HEIGHT))
     (IMAGES / "terminal.svg").write_text(console.export_svg(title="rljob run"))
 
 

@@ -19,7 +19,7 @@ from benchmarks.plan.search import spearman
 from benchmarks.support.runs import steps_of
 from benchmarks.support.tables import table
 from rljob_api.check.load import read_job
-from rljob_runtime.report.analysis.advice import merged
+from rljob_runtime.report.analysis.advice import merge_change
 from rljob_runtime.simulate.fit import Measured, fit_run
 from rljob_runtime.simulate.several import Asked, answered
 
@@ -48,7 +48,7 @@ def job_of(change: Mapping[str, Any]) -> dict[str, Any]:
     job = yaml.safe_load(QUICKSTART.read_text())
     del job["spec"]["evaluation"]
     base = {"steps": STEPS, "model": {"warmup": {"targetAccuracy": 0.01, "maxSteps": 20}}}
-    return merged(merged(job, {"spec": base}), {"spec": change})
+    return merge_change(merge_change(job, {"spec": base}), {"spec": change})
 
 
 def measured_seconds(job: dict[str, Any], folder: Path, name: str) -> float:

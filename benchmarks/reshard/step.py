@@ -10,7 +10,7 @@ from benchmarks.support.figures import Figures
 from benchmarks.support.models import SIZES, make_model
 from benchmarks.support.runs import history_of
 from rljob_runtime.report.display.history import RunHistory
-from rljob_runtime.report.display.reshard_figures import stands_still
+from rljob_runtime.report.display.reshard_figures import standstill_share
 from rljob_runtime.task.tokenizer import save_byte_tokenizer
 
 MIB = 2**20
@@ -67,7 +67,7 @@ def add_step(name: str, history: RunHistory, figures: Figures) -> None:
     told = [history.reshards[step] for step in steps]
     taken = [history.steps[step].seconds for step in steps]
     synced = [history.phase_seconds(step)["sync"] for step in steps]
-    shares = [stands_still(one, history.seconds(one.step)) or 0.0 for one in told]
+    shares = [standstill_share(one, history.seconds(one.step)) or 0.0 for one in told]
     checked = [part / whole for part, whole in zip(synced, taken, strict=True)]
     fullest = max(told, key=lambda reshard: reshard.peak_bytes)
     median = statistics.median

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks import ROOT
 from benchmarks.support.results import Result, report, summarize
 from benchmarks.support.runs import events_of
-from rljob_runtime.report.analysis.advice import merged
+from rljob_runtime.report.analysis.advice import merge_change
 from rljob_runtime.report.analysis.remedies import Advice
 from rljob_runtime.report.analysis.run import Analysis, analyze_run
 
@@ -140,7 +140,7 @@ def _turns(job: dict[str, Any], place: Path, repetitions: int, steps: int) -> It
 
 
 def _run(job: dict[str, Any], folder: Path, steps: int, advice: Advice | None) -> Analysis:
-    job = merged(job, advice.change if advice else {})
+    job = merge_change(job, advice.change if advice else {})
     job["spec"]["steps"] = steps
     write_job(job, folder)
     run = "changed" if advice else AS_IT_WAS

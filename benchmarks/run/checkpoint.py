@@ -18,7 +18,12 @@ import torch
 from benchmarks.support.models import SIZES, make_model
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.weights import load_weights_into
-from rljob_runtime.record.checksums import check_files, compared, gather_sums, leave_sums
+from rljob_runtime.record.checksums import (
+    check_files,
+    merge_rank_sums,
+    verifying_checksums,
+    write_rank_sums,
+)
 
 
 def write(folder: Path, size: str) -> int:
@@ -30,8 +35,8 @@ def write(folder: Path, size: str) -> int:
         {n: [m.clone() for m in both] for n, both in moments.items()}, folder / "optimizer.pt"
     )
     files = [file for file in folder.rglob("*") if file.is_file()]
-    leave_sums(folder, files, rank=0)
-    gather_sums(folder, [])
+    write_rank_sums(folder, files, rank=0)
+    merge_rank_sums(folder, [])
     return sum(file.stat().st_size for file in files)
 
 
@@ -67,7 +72,7 @@ def main() -> None:
                 if side == "comparison alone":
                     check_files(folder)
                 else:
-                    with compared(folder) if side == "compared" else nullcontext():
+                    with verifying_checksums(folder) if side == "compared" else nullcontext():
                         load_weights_into(model, folder / "model")
                         for name, both in torch.load(
                             folder / "optimizer.pt", weights_only=True

@@ -141,13 +141,13 @@ Reader = Callable[[Path], object]
 def _watch() -> Reader:
     from rljob_runtime.report.display.display import display_after
     from rljob_runtime.report.display.history import TAIL_BYTES
-    from rljob_runtime.report.watch.on_terminal import Watch
+    from rljob_runtime.report.watch.on_terminal import TerminalWatch
     from rljob_runtime.report.watch.runs import LocalRun
 
     def read(folder: Path) -> object:
         run = LocalRun(folder, tail_bytes=TAIL_BYTES)
         shown = partial(display_after, report=run.report)
-        return Watch(run, shown, patience_seconds=0.0, tell=print).until_the_end()
+        return TerminalWatch(run, shown, patience_seconds=0.0, notify=print).run_until_end()
 
     return read
 
@@ -192,9 +192,9 @@ def _analyze() -> Reader:
 
 
 def _diff() -> Reader:
-    from rljob_runtime.report.display.run_diff import Run, diff_runs
+    from rljob_runtime.report.display.run_diff import ComparedRun, diff_runs
 
-    return lambda folder: diff_runs(Run.of(folder), Run.of(folder))
+    return lambda folder: diff_runs(ComparedRun.of(folder), ComparedRun.of(folder))
 
 
 def _doctor() -> Reader:

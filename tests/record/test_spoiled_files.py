@@ -41,14 +41,14 @@ from rljob_runtime.models.tensor_files import INDEX_FILE, WEIGHTS_FILE, TensorFi
 from rljob_runtime.record.best import BEST_FILE, Best
 from rljob_runtime.record.checkpoint import STATE_FILE, CheckpointStore, RunState, read_state
 from rljob_runtime.record.checksums import SUMS_FILE, check_files
-from rljob_runtime.record.driver_file import DRIVER_NAME, gone_driver
-from rljob_runtime.record.kept_logprobs import KeptLogprobs, name_of
+from rljob_runtime.record.driver_file import DRIVER_NAME, killed_driver_pid
+from rljob_runtime.record.kept_logprobs import LogprobCache, row_key
 from rljob_runtime.record.remote import MARKER, open_remote
 from rljob_runtime.report.analysis.analysis_text import analysis_json
 from rljob_runtime.report.analysis.run import analyze_run
 from rljob_runtime.report.display.document import document
 from rljob_runtime.report.display.history import RunHistory
-from rljob_runtime.report.display.run_diff import Run, diff_json, diff_runs
+from rljob_runtime.report.display.run_diff import ComparedRun, diff_json, diff_runs
 from rljob_runtime.run.hangs.request import ask_run
 from rljob_runtime.task.data.data_problems import data_problems
 from rljob_runtime.task.data.entries import to_json
@@ -174,7 +174,7 @@ def events_of(events: list[Any], folder: Path) -> Path:
 def show_events(folder: Path) -> None:
     history = RunHistory.read(folder / "events.jsonl")
     json.dumps(document(history, ""), allow_nan=False).encode()
-    run = Run.of(folder)
+    run = ComparedRun.of(folder)
     json.dumps(diff_json(diff_runs(run, run))).encode()
     examine_run(folder)
     json.dumps(analysis_json(analyze_run(folder))).encode()
@@ -285,10 +285,10 @@ def adapter_of(folder: Path) -> Path:
 
 
 def kept_of(folder: Path) -> Path:
-    kept = KeptLogprobs(folder=folder / "rows")
+    kept = LogprobCache(folder=folder / "rows")
     row = np.ones(3, dtype=np.float32)
-    kept.add([name_of(np.arange(2), np.arange(3))], Ragged.from_rows([row]))
-    kept.keep()
+    kept.add([row_key(np.arange(2), np.arange(3))], Ragged.from_rows([row]))
+    kept.write_new_rows()
     return next((folder / "rows").iterdir())
 
 
@@ -308,7 +308,7 @@ def driver_of(folder: Path) -> Path:
 
 
 def read_driver(folder: Path) -> None:
-    gone_driver(folder, since=0.0)
+    killed_driver_pid(folder, since=0.0)
     ask_run(folder, seconds=0.1)
 
 
@@ -353,7 +353,7 @@ KINDS = {
     "index": Kind(make=index_of, read=read_tensors),
     "adapter": Kind(make=adapter_of, read=lambda folder: read_adapter(folder / "adapter", ADAPTERS)),
     "kept log-probs": Kind(
-        make=kept_of, read=lambda folder: KeptLogprobs(folder=folder / "rows").look()
+        make=kept_of, read=lambda folder: LogprobCache(folder=folder / "rows").load_new_files()
     ),
     "copy": Kind(
         make=copied,

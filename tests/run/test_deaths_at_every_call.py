@@ -41,7 +41,7 @@ from rljob_runtime.record.event_types import (
 from rljob_runtime.record.events import EventLog, read_events
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.record.reports import SyncReport
-from rljob_runtime.record.spans import Span
+from rljob_runtime.record.spans import StageSpan
 from rljob_runtime.run.driver import Driver
 from rljob_runtime.run.loop import run_steps
 from rljob_runtime.run.scale_requests import Asked, ScaleRequests
@@ -58,7 +58,7 @@ TOGETHER = ("update", "sync", "save", "load", "prepare", "take_up")
 NEEDS = {"generate": "feed", "score": "generate", "update": "score"}
 """What a state waits for."""
 CUT_OFF = WorkerFailed(RuntimeError("connection closed by peer"))
-SPAN = Span(start=0.0, end=1.0)
+SPAN = StageSpan(start=0.0, end=1.0)
 LEFT = {"stragglers": {"action": "replace"}, "checkpoint": {}}
 
 

@@ -9,9 +9,9 @@ from rljob_api.check.load import read_job
 from rljob_api.topology.resolved import resolve
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.span_events import write_spans
-from rljob_runtime.record.spans import Span
+from rljob_runtime.record.spans import StageSpan
 
-SPAN = Span(start=1.0, end=2.0)
+SPAN = StageSpan(start=1.0, end=2.0)
 
 
 def rows(stage: str, devices: list[int], folder: Path, **spec: Any) -> list[tuple[str, int]]:

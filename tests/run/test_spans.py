@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from rljob_runtime.record.spans import Work
+from rljob_runtime.record.spans import BatchTimer
 
 PAUSE = 0.05
 
@@ -15,7 +15,7 @@ def slowly(parts: int) -> Iterator[int]:
 
 
 def test_a_span_begins_with_the_first_samples_and_tells_what_was_waited_for_the_others() -> None:
-    asked, work = time.time(), Work()
+    asked, work = time.time(), BatchTimer()
 
     for _ in work.each(slowly(3)):
         time.sleep(PAUSE)
@@ -27,7 +27,7 @@ def test_a_span_begins_with_the_first_samples_and_tells_what_was_waited_for_the_
 
 
 def test_waiting_counts_only_once_there_was_work() -> None:
-    work = Work()
+    work = BatchTimer()
 
     with work.waiting():
         time.sleep(PAUSE)
@@ -41,6 +41,6 @@ def test_waiting_counts_only_once_there_was_work() -> None:
 
 
 def test_a_worker_without_samples_has_an_empty_span() -> None:
-    span = Work().span()
+    span = BatchTimer().span()
 
     assert (span.seconds, span.waited) == (0, 0)

@@ -20,7 +20,7 @@ from rljob_runtime.dock.stats import ROOM, Traffic
 from rljob_runtime.errors import WorkerFailed
 from rljob_runtime.record.event_types import StragglerEvent
 from rljob_runtime.record.events import EventLog, read_events
-from rljob_runtime.record.spans import OwnWork, Span
+from rljob_runtime.record.spans import DeviceWork, StageSpan
 from rljob_runtime.run.stages import BatchCalls
 from rljob_runtime.run.stragglers import (
     LEAST_SECONDS,
@@ -39,17 +39,17 @@ from rljob_runtime.samples.batches import BatchName
 SETTINGS = Settings(factor=2.0, steps=3)
 
 
-def own(seconds: float, tokens: int = 1000, passes: int = 10) -> OwnWork:
-    return OwnWork(seconds=seconds, tokens=tokens, passes=passes)
+def own(seconds: float, tokens: int = 1000, passes: int = 10) -> DeviceWork:
+    return DeviceWork(seconds=seconds, tokens=tokens, passes=passes)
 
 
-def units(*seconds: float) -> dict[Unit, OwnWork]:
+def units(*seconds: float) -> dict[Unit, DeviceWork]:
     """Of devices 0, 1, …, all with the same to do."""
     return {(device,): own(each) for device, each in enumerate(seconds)}
 
 
 def looked(
-    watch: StragglerWatch, steps: Sequence[Mapping[Unit, OwnWork]], state: str = "generate"
+    watch: StragglerWatch, steps: Sequence[Mapping[Unit, DeviceWork]], state: str = "generate"
 ) -> list[tuple[int, str, Unit]]:
     """What is told at which step."""
     told = []
@@ -79,7 +79,7 @@ def test_nobody_is_slow_alone_or_in_what_takes_no_time() -> None:
 def test_the_quick_way_to_the_medians_is_the_plain_one(
     seconds: list[float], tokens: list[int]
 ) -> None:
-    work: dict[Unit, OwnWork] = {
+    work: dict[Unit, DeviceWork] = {
         (i,): own(s + 1, t, t) for i, (s, t) in enumerate(zip(seconds, tokens, strict=False))
     }
 
@@ -98,7 +98,7 @@ class Device:
     a_token: float
     times: float = 1.0
 
-    def does(self, tokens: int, passes: int) -> OwnWork:
+    def does(self, tokens: int, passes: int) -> DeviceWork:
         seconds = self.times * (self.a_pass * passes + self.a_token * tokens)
         return own(seconds, tokens, passes)
 
@@ -115,7 +115,7 @@ def shares(draw: st.DrawFn, devices: int) -> list[tuple[int, int]]:
 def test_unequal_work_alone_is_never_slowness(data: st.DataObject, devices: int) -> None:
     a_pass, a_token = data.draw(st.floats(0.01, 1)), data.draw(st.floats(0, 1))
     alike = Device(a_pass, a_token)
-    steps: list[dict[Unit, OwnWork]] = [
+    steps: list[dict[Unit, DeviceWork]] = [
         {(i,): alike.does(*share) for i, share in enumerate(data.draw(shares(devices)))}
         for _ in range(6)
     ]
@@ -135,7 +135,7 @@ def test_one_slow_device_is_told_once_and_again_when_it_is_over(
 ) -> None:
     chosen = data.draw(st.integers(0, devices - 1))
     tokens = data.draw(st.lists(st.integers(10_000, 10**6), min_size=devices, max_size=devices))
-    steps: list[dict[Unit, OwnWork]] = []
+    steps: list[dict[Unit, DeviceWork]] = []
     for step in range(1, begins + lasts + 6):
         slow = begins <= step < begins + lasts
         steps.append(
@@ -185,7 +185,7 @@ def test_states_are_apart_and_devices_in_the_place_of_others_begin_anew() -> Non
     assert watch.slow == {}
 
 
-def batch(state: str, *work: OwnWork | None) -> BatchCalls:
+def batch(state: str, *work: DeviceWork | None) -> BatchCalls:
     """Reports of devices 0, 1, …; None of one that failed."""
     calls = BatchCalls(batch=BatchName(kind="train", step=1))
     calls.devices[state] = list(range(len(work)))
@@ -194,7 +194,7 @@ def batch(state: str, *work: OwnWork | None) -> BatchCalls:
         if each is None:
             call.set_exception(WorkerFailed(RuntimeError("gone")))
         else:
-            call.set_result(Span(start=0, end=1, own=each))
+            call.set_result(StageSpan(start=0, end=1, device_work=each))
         calls.of_stage.setdefault(state, []).append(call)
     return calls
 

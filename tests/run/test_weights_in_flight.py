@@ -12,7 +12,7 @@ from rljob_runtime.errors import WorkerError
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.reports import SyncReport
-from rljob_runtime.record.spans import Span
+from rljob_runtime.record.spans import StageSpan
 from rljob_runtime.run.delivery import Delivery
 from rljob_runtime.run.driver import Driver
 from rljob_runtime.run.run_ahead import RunAhead
@@ -22,10 +22,10 @@ class OtherWorld(World):
     """Devices that train hold other weights than those that generate."""
 
     def do_send(self, version: int) -> SyncReport:
-        return SyncReport(checksum="0123", span=Span(start=0, end=1))
+        return SyncReport(checksum="0123", span=StageSpan(start=0, end=1))
 
     def do_switch(self, version: int) -> SyncReport:
-        return SyncReport(checksum="4567", span=Span(start=0, end=1))
+        return SyncReport(checksum="4567", span=StageSpan(start=0, end=1))
 
 
 class SlowWorld(World):

@@ -100,7 +100,7 @@ def flat(engine):
 def assert_trained(moved, report):
     assert all(moved)
     assert report.metrics["skipped"] == 0
-    for metrics in (report.metrics, report.taught or {}):
+    for metrics in (report.metrics, report.critic_metrics or {}):
         assert all(math.isfinite(value) for value in metrics.values())
 
 

@@ -15,7 +15,7 @@ from rljob_api.topology.resolved import resolve
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import NewRow
-from rljob_runtime.record.kept_logprobs import KeptLogprobs
+from rljob_runtime.record.kept_logprobs import LogprobCache
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import evaluation_states, state_graph, training_states
 from rljob_runtime.update.update_ranks import UpdateRanks
@@ -177,7 +177,7 @@ def asked(bench, spec, folders, *, meet=False):
     columns, passes = [], []
     with ForkedDock(state_graph(spec).states) as dock:
         clients = [dock.client("reference", f"reference-{rank}") for rank in range(RANKS)]
-        views = [KeptLogprobs(folder=folder) for folder in folders]
+        views = [LogprobCache(folder=folder) for folder in folders]
         for step, order in enumerate(ORDERS, start=1):
             batch = BatchName(kind="train", step=step)
             put_rows(dock, batch, states, order)

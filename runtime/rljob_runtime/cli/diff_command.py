@@ -31,14 +31,17 @@ def diff(
 ) -> None:
     """Compare two runs: their jobs, metrics, times and held-out accuracies."""
     from rljob_runtime.report.display.console import TerminalConsole
-    from rljob_runtime.report.display.run_diff import Run, diff_json, diff_runs, diff_tables
+    from rljob_runtime.report.display.run_diff import ComparedRun, diff_json, diff_runs, diff_tables
 
     with errors_end_it():
         more = others or []
         if len(more) % 2:
             raise ConfigError(f"{more[-1]} stands alone; name runs in pairs: A B, then A B again")
-        pairs = [(Run.of(x), Run.of(y)) for x, y in zip(more[::2], more[1::2], strict=True)]
-        found = diff_runs(Run.of(a), Run.of(b), pairs)
+        pairs = [
+            (ComparedRun.of(x), ComparedRun.of(y))
+            for x, y in zip(more[::2], more[1::2], strict=True)
+        ]
+        found = diff_runs(ComparedRun.of(a), ComparedRun.of(b), pairs)
     if as_json:
         print_text(json.dumps(diff_json(found), indent=2))
     else:

@@ -78,25 +78,25 @@ def _watched(
 def _show(run: "WatchedRun", patience_seconds: float) -> int:
     from rljob_runtime.errors import ClusterError, ConfigError, RljobError
     from rljob_runtime.report.display.display import display_after
-    from rljob_runtime.report.watch.on_terminal import Watch
+    from rljob_runtime.report.watch.on_terminal import TerminalWatch
 
-    watch = Watch(
+    watch = TerminalWatch(
         run,
         lambda earlier: display_after(earlier, report=run.report),
         patience_seconds=patience_seconds,
-        tell=say,
+        notify=say,
     )
     try:
-        code = watch.until_the_end()
+        code = watch.run_until_end()
     except KeyboardInterrupt:
-        say(f"{run.place}: no longer watched; the run goes on")
+        say(f"{run.label}: no longer watched; the run goes on")
         return ExitCode.KILLED
     except ClusterError:
         raise  # said by whoever reached the cluster
     except RljobError as error:
         say(str(error))
         return ExitCode.INVALID if isinstance(error, ConfigError) else ExitCode.FAILED
-    print_text(f"{run.place}: the run ended with exit status {code}")
+    print_text(f"{run.label}: the run ended with exit status {code}")
     return code
 
 
@@ -119,7 +119,7 @@ def _serve(run: "WatchedRun", host: str | None, port: int | None) -> int:
         say(f"cannot listen on {host}, port {port}: {error}; name others with --host and --port")
         return ExitCode.INVALID
     address = f"http://{listening}:{number}/#token={token}"
-    sys.stdout.write(f"{run.place}: {address}  (Ctrl-C ends the page, not the run)\n")
+    sys.stdout.write(f"{run.label}: {address}  (Ctrl-C ends the page, not the run)\n")
     sys.stdout.flush()
     with contextlib.suppress(KeyboardInterrupt):
         threading.Event().wait()

@@ -1,7 +1,8 @@
-"""The best evaluation of a run: which one it was, and whether better ones still come. Pure but for its file.
+"""The best evaluation of a run, and whether to stop early because no better one follows. Pure but for its
+file.
 
-Asked by the driver after each evaluation. Kept as `checkpoints/best.json`, so that a resumed run goes on with
-it, and `rljob export --best` finds the checkpoint.
+The driver calls it after each evaluation. It is stored as `checkpoints/best.json`, so that a resumed run
+continues with it and `rljob export --best` finds the checkpoint.
 """
 
 import json
@@ -21,16 +22,19 @@ from rljob_runtime.errors import CheckpointError
 
 BEST_FILE = "best.json"
 Value = Annotated[float, Field(ge=-math.inf)]
-"""Never NaN, of which no other value is better."""
+"""Never NaN, because no value compares as better than NaN."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class Best:
-    """metric: that is compared. step, value: of the best evaluation, None before the first. waited:
-    evaluations since the last one that was better by minDelta. mark: the value that they had to exceed by it.
-    last: step of the last evaluation that was counted."""
+    """The best evaluation so far and the state of early stopping.
+
+    metric: name of the compared metric. step, value: of the best evaluation, None before the first. waited:
+    evaluations since the last improvement by more than minDelta. mark: value of that improvement. last: step
+    of the last evaluation that was counted.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
 
@@ -42,7 +46,8 @@ class Best:
     last: Annotated[int, Field(ge=-1, lt=2**63)] = -1
 
     def take(self, step: int, value: float, *, min_delta: float = 0.0) -> bool:
-        """Count an evaluation; whether it is the best. One of a step that was counted changes nothing."""
+        """Count an evaluation and return whether it is the best. An evaluation of a step that was already
+        counted changes nothing."""
         if step <= self.last:
             return False
         self.last = step
@@ -56,11 +61,12 @@ class Best:
         return True
 
     def ends(self, rule: EarlyStop | None) -> bool:
-        """Whether the run is to end."""
+        """Return whether the early-stopping rule ends the run."""
         return rule is not None and self.waited >= rule.patience
 
     def until(self, step: int) -> Self:
-        """As it was after this step, as far as that is known: where the best one came later, nothing yet."""
+        """Return the state after this step, as far as it is known. If the best evaluation was later, the
+        state is empty."""
         if self.last <= step:
             return self
         if self.step is None or self.step > step:
@@ -68,7 +74,7 @@ class Best:
         return replace(self, waited=0, last=step)
 
     def write(self, folder: Path) -> None:
-        """Into the folder of the checkpoints, whole or not at all."""
+        """Write the file into the checkpoint folder atomically."""
         folder.mkdir(parents=True, exist_ok=True)
         draft = folder / f".{BEST_FILE}"
         draft.write_text(json.dumps(asdict(self), indent=2) + "\n")
@@ -76,17 +82,17 @@ class Best:
 
     @classmethod
     def read(cls, folder: Path, metric: str) -> "Best":
-        """What was written; nothing yet where there is no file, it is spoiled, or of another metric."""
+        """Read the stored state. Return an empty one if the file is missing, damaged or of another metric."""
         try:
-            found = stored_best(folder)
+            stored = stored_best(folder)
         except CheckpointError as error:
             log.warning("%s", error)
-            found = None
-        return found if found and found.metric == metric else cls(metric=metric)
+            stored = None
+        return stored if stored and stored.metric == metric else cls(metric=metric)
 
 
 def stored_best(folder: Path) -> Best | None:
-    """What lies in the folder of the checkpoints, None where nothing does. Raises CheckpointError."""
+    """Read the file in the checkpoint folder, or return None if there is none. Raises CheckpointError."""
     file = folder / BEST_FILE
     try:
         return STORED.validate_json(content_of(file))

@@ -1,7 +1,7 @@
 """Checkpoints of a run: `checkpoints/step-000020/` with the model, the optimizer and the position.
 
-The model is a Hugging Face directory, whole. A checkpoint appears by one rename and goes by one, so that
-it is either whole or absent. Written by the update ranks through the driver; read on `--resume`.
+The model is a complete Hugging Face directory. A checkpoint is published and removed by one rename each, so
+it is always complete or absent. The update ranks write it through the driver; `--resume` reads it.
 """
 
 import json
@@ -20,7 +20,7 @@ from rljob_api.spec.messages import fault_of
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.prompts.schedule import PromptState
-from rljob_runtime.record.checksums import gather_sums
+from rljob_runtime.record.checksums import merge_rank_sums
 
 STATE_FILE = "state.json"
 MODEL_FOLDER = "model"
@@ -30,18 +30,19 @@ FOLDER_PATTERN = re.compile(r"step-(\d{6,})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """Where a run stands after `step` steps.
+    """The state of a run after `step` steps.
 
-    Everything random derives from (seed, step), and data order from the same, so that these two are
-    the position of the data and of the random numbers. A checkpoint holds no rows of the dock;
-    dock_rows says so. weight_version: version of the weights, which is the number of steps that made them.
-    spec_digest: digest of the fields that a resumed run must share; course_digest: of those that it must
-    share when its devices or layouts are others. degrees: of the update layout, which the
-    optimizer's state is cut by; empty for one that is not. Of a partial rollout, prompts by their positions
-    in the training stream: first_new_prompt, the first that was never begun, and open_prompts, those that
-    were begun and not trained on; a resumed run begins them anew. rollbacks, and skipped_steps whose prompts
-    they left behind (`alarm_actions`). difficulty: what a difficulty filter knows of prompts (`difficulty`);
-    first_new_prompt then is the first that it has not looked at. chain: of the step's digest (`digests`).
+    All random numbers and the data order derive from (seed, step), so these two define the position in both.
+    A checkpoint contains no rows of the dock; dock_rows is therefore 0. weight_version: version of the
+    weights, which is the number of steps that produced them. spec_digest: digest of the fields that a resumed
+    run must share. course_digest: digest of those that it must share even if its devices or layouts differ.
+    degrees: degrees of the update layout that the optimizer's state is sharded by; empty if it is not
+    sharded. With a partial rollout, prompts are given by their position in the training stream:
+    first_new_prompt is the first that was never started; open_prompts were started but not trained on, and a
+    resumed run starts them again. rollbacks: number of rollbacks; skipped_steps: number of steps whose
+    prompts they skipped (`alarm_actions`). difficulty: state of a difficulty filter (`difficulty`);
+    first_new_prompt is then the first prompt that the filter has not read. chain: chain value of the step's
+    digest (`digests`).
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
@@ -62,7 +63,7 @@ class RunState:
 
     @property
     def prompts(self) -> PromptState:
-        """Of its schedule."""
+        """State of the prompt schedule."""
         return PromptState(
             first_new_prompt=self.first_new_prompt,
             open_prompts=self.open_prompts,
@@ -75,39 +76,42 @@ STATE = TypeAdapter(RunState)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointStore:
-    """The checkpoints of one run folder; keeps the last `keep`. held: steps that are being copied
-    and therefore stay. best: the step that stays for its evaluation."""
+    """The checkpoints of one run folder, of which the last `keep` are retained.
+
+    pinned: steps that are being copied and must not be dropped. best: step of the best evaluation, which is
+    not dropped either.
+    """
 
     folder: Path
     keep: int
-    held: set[int] = field(default_factory=set)
+    pinned: set[int] = field(default_factory=set)
     best: set[int] = field(default_factory=set)
 
     def path(self, step: int) -> Path:
-        """Final place of a step's checkpoint."""
+        """Final path of a step's checkpoint."""
         return self.folder / f"step-{step:06d}"
 
     def begin(self, step: int) -> Path:
-        """An empty folder to write into, invisible to `latest` until `commit`."""
-        draft = self._draft(step)
+        """Create an empty folder to write into. `latest` ignores it until `commit`."""
+        draft = self._draft_path(step)
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         return draft
 
     def commit(self, state: RunState) -> Path:
         """Complete the draft of the state's step and `publish` it."""
-        state_file = self._draft(state.step) / STATE_FILE
+        state_file = self._draft_path(state.step) / STATE_FILE
         state_file.write_text(json.dumps(asdict(state), indent=2) + "\n")
-        gather_sums(self._draft(state.step), [STATE_FILE])
+        merge_rank_sums(self._draft_path(state.step), [STATE_FILE])
         return self.publish(state.step)
 
     def publish(self, step: int) -> Path:
         """Make a complete draft the newest checkpoint and drop the oldest."""
-        draft = self._draft(step)
+        draft = self._draft_path(step)
         for file in draft.rglob("*"):
             if file.is_file():
                 _sync(file)
-        final, replaced = self.path(step), self._replaced(step)
+        final, replaced = self.path(step), self._replaced_path(step)
         if final.exists():
             final.rename(replaced)
         draft.rename(final)
@@ -117,28 +121,28 @@ class CheckpointStore:
         return final
 
     def recover(self) -> None:
-        """Tidy up after a process that died here; called before the folder is used.
+        """Clean up after a process that died while it wrote; called before the folder is used.
 
-        A checkpoint that was just being replaced is there again; rests of others go.
+        A checkpoint that was being replaced is restored; all other incomplete folders are removed.
         """
-        for step, replaced in self._named(".replaced-"):
+        for step, replaced in self._folders_with_prefix(".replaced-"):
             if not self.path(step).exists():
                 replaced.rename(self.path(step))
         for kind in (".replaced-", ".dropped-", ".draft-"):
-            for _, rest in self._named(kind):
-                shutil.rmtree(rest, ignore_errors=True)
+            for _, leftover in self._folders_with_prefix(kind):
+                shutil.rmtree(leftover, ignore_errors=True)
 
     def set_aside(self, step: int) -> Path:
-        """Keep a checkpoint that is damaged where no run goes on from it; its new place."""
+        """Move a damaged checkpoint to a path that no run resumes from, and return that path."""
         aside = self.folder / f"damaged-step-{step:06d}"
         shutil.rmtree(aside, ignore_errors=True)
         self.path(step).rename(aside)
         return aside
 
     def drop_old(self) -> None:
-        """Drop all but the last `keep`, the best, and those that are held."""
+        """Drop all but the last `keep`, the best and the pinned checkpoints."""
         for step in sorted(self.steps())[: -self.keep]:
-            if step not in self.held | self.best:
+            if step not in self.pinned | self.best:
                 self._drop(step)
 
     def drop_after(self, step: int) -> None:
@@ -147,12 +151,12 @@ class CheckpointStore:
             self._drop(later)
 
     def latest(self) -> Path | None:
-        """The newest checkpoint, or None."""
+        """Path of the newest checkpoint, or None."""
         step = self.last_step()
         return None if step is None else self.path(step)
 
     def last_step(self, *, before: int | None = None) -> int | None:
-        """The newest checkpoint's step, or None; before: of those of earlier steps."""
+        """Step of the newest checkpoint, or None. before: consider only earlier steps."""
         return max((s for s in self.steps() if before is None or s < before), default=None)
 
     def _drop(self, step: int) -> None:
@@ -160,42 +164,44 @@ class CheckpointStore:
         self.path(step).rename(dropped)
         shutil.rmtree(dropped, ignore_errors=True)
 
-    def _draft(self, step: int) -> Path:
+    def _draft_path(self, step: int) -> Path:
         return self.folder / f".draft-step-{step:06d}"
 
-    def _replaced(self, step: int) -> Path:
+    def _replaced_path(self, step: int) -> Path:
         return self.folder / f".replaced-step-{step:06d}"
 
     def steps(self) -> list[int]:
-        """Of all checkpoints that are whole, in any order."""
-        return [step for step, _ in self._named("")]
+        """Steps of all complete checkpoints, in any order."""
+        return [step for step, _ in self._folders_with_prefix("")]
 
-    def _named(self, prefix: str) -> list[tuple[int, Path]]:
-        """The folders called so, by the step that follows."""
+    def _folders_with_prefix(self, prefix: str) -> list[tuple[int, Path]]:
+        """List the folders with this prefix, with the step that follows the prefix."""
         if not self.folder.is_dir():
             return []
-        found = [
+        folders = [
             (step_of(path.name.removeprefix(prefix)), path)
             for path in self.folder.iterdir()
             if path.name.startswith(prefix)
         ]
-        return [(step, path) for step, path in found if step is not None]
+        return [(step, path) for step, path in folders if step is not None]
 
 
 def optimizer_file(rank: int, ranks: int) -> str:
-    """Name of the file with an update rank's optimizer state. ranks: that have parts of one; 1: the first
-    has all of it."""
+    """Name of the file with an update rank's optimizer state.
+
+    ranks: number of ranks that hold shards of one state; with 1, the first rank holds all of it.
+    """
     return "optimizer.pt" if ranks == 1 else f"optimizer-{rank:05d}-of-{ranks:05d}.pt"
 
 
 def step_of(folder: str) -> int | None:
-    """The step of a checkpoint's folder by its name; None for other names."""
+    """Parse the step from the name of a checkpoint folder; None for other names."""
     match = FOLDER_PATTERN.fullmatch(folder)
     return int(match.group(1)) if match else None
 
 
 def read_state(checkpoint: Path) -> RunState:
-    """The state of a checkpoint. Raises CheckpointError when it is missing or unreadable."""
+    """Read the state of a checkpoint. Raises CheckpointError if it is missing or unreadable."""
     file = checkpoint / STATE_FILE
     try:
         return STATE.validate_json(content_of(file))
@@ -206,7 +212,7 @@ def read_state(checkpoint: Path) -> RunState:
 
 
 def degrees_of(spec: ResolvedSpec) -> str:
-    """The degrees that the optimizers' states are cut by, as `RunState` holds them."""
+    """Degrees that the optimizers' states are sharded by, as stored in `RunState`."""
     policy = spec.update.parallelism.named
     critic = spec.critic.parallelism.named if spec.critic else ""
     return f"{policy}; critic {critic}".removeprefix("; ") if critic else policy
@@ -220,8 +226,10 @@ def check_resumes(
     course_digests: Collection[str],
     degrees: str,
 ) -> None:
-    """Raise CheckpointError unless a job with these digests and degrees goes on from the state.
-    course_digests: as this and earlier releases make them."""
+    """Raise CheckpointError unless a job with these digests and degrees can resume from the state.
+
+    course_digests: as computed by this release and by earlier ones.
+    """
     if state.course_digest in course_digests:
         return
     if not state.course_digest and state.degrees != degrees:

@@ -1,8 +1,8 @@
-"""Checksums of a checkpoint's files: made by who wrote them, compared by who reads them.
+"""Checksums of a checkpoint's files: computed when they are written, compared when they are read.
 
-CRC-32, which finds every flipped bit and nearly every torn file, as fast as a disk reads; threads share the
-files out. Written into `checksums.json` by `CheckpointStore`; a checkpoint without one is of an older
-version, and passes.
+CRC-32 detects every flipped bit and nearly every torn file, at the speed of a disk; threads share the files.
+`CheckpointStore` stores them in `checksums.json`. A checkpoint without this file comes from an older version
+and is accepted.
 """
 
 import contextlib
@@ -16,33 +16,34 @@ from rljob_api.spec.json_text import read_json
 from rljob_runtime.errors import CheckpointDamaged
 
 SUMS_FILE = "checksums.json"
-PIECE_BYTES = 4 << 20
+CHUNK_BYTES = 4 << 20
 THREADS = 4
 MOST_SECONDS = 604_800.0
-"""The longest spec.flow.stageTimeoutSeconds, which ends a load that hangs before."""
+"""The longest spec.flow.stageTimeoutSeconds, which ends a hanging load earlier."""
 
 
-def leave_sums(folder: Path, files: Collection[Path], *, rank: int) -> None:
-    """Write the sums of files that this rank wrote below `folder`, for `gather_sums`."""
+def write_rank_sums(folder: Path, files: Collection[Path], *, rank: int) -> None:
+    """Write the checksums of this rank's files below `folder`, for `merge_rank_sums`."""
     (folder / f"{SUMS_FILE}.{rank}").write_text(json.dumps(_sums(folder, sorted(files))))
 
 
-def gather_sums(folder: Path, others: Sequence[str]) -> None:
-    """Put what ranks left, and the sums of `others`, into one file."""
-    sums = _sums(folder, [folder / name for name in others])
-    for left in sorted(folder.glob(f"{SUMS_FILE}.*")):
-        sums |= json.loads(left.read_text())
-        left.unlink()
+def merge_rank_sums(folder: Path, other_files: Sequence[str]) -> None:
+    """Merge the checksums of all ranks, and those of `others`, into one file."""
+    sums = _sums(folder, [folder / name for name in other_files])
+    for rank_file in sorted(folder.glob(f"{SUMS_FILE}.*")):
+        sums |= json.loads(rank_file.read_text())
+        rank_file.unlink()
     (folder / SUMS_FILE).write_text(json.dumps(sums, indent=1, sort_keys=True) + "\n")
 
 
 @contextlib.contextmanager
-def compared(
+def verifying_checksums(
     checkpoint: Path, *, share: tuple[int, int] = (0, 1), within: str = ""
 ) -> Iterator[None]:
-    """Compare files while the block reads them. share: (rank, of) of them. within: those below this name.
+    """Compare the checksums of files while the block reads them.
 
-    Raises CheckpointDamaged, also in place of what the block raised about them.
+    share: (rank, number of ranks) that share the files. within: prefix of the names to compare. Raises
+    CheckpointDamaged, also in place of the error that the block raised because of a damaged file.
     """
     with ThreadPoolExecutor(1) as thread:
         comparing = thread.submit(check_files, checkpoint, share=share, within=within)
@@ -53,33 +54,34 @@ def compared(
 
 
 def check_files(checkpoint: Path, *, share: tuple[int, int] = (0, 1), within: str = "") -> int:
-    """The number of files that were compared; arguments as of `compared`. Raises CheckpointDamaged."""
+    """Compare the files and return their number. Arguments as in `verifying_checksums`. Raises
+    CheckpointDamaged."""
     try:
-        noted = {name: str(value) for name, value in read_json(checkpoint / SUMS_FILE).items()}
+        expected = {name: str(value) for name, value in read_json(checkpoint / SUMS_FILE).items()}
     except FileNotFoundError:
         return 0
     except (OSError, ValueError, AttributeError) as error:
         raise _damaged(checkpoint, SUMS_FILE, str(error)) from error
-    for name in noted:
+    for name in expected:
         if not is_within(name):
             raise _damaged(checkpoint, SUMS_FILE, f"it names {name!r}, which is no file of it")
     rank, of = share
-    names = [name for name in sorted(noted) if name.startswith(within)][rank::of]
+    names = [name for name in sorted(expected) if name.startswith(within)][rank::of]
     try:
-        found = _sums(checkpoint, [checkpoint / name for name in names])
+        actual = _sums(checkpoint, [checkpoint / name for name in names])
     except OSError as error:
         raise _damaged(checkpoint, str(error.filename), error.strerror or str(error)) from error
     for name in names:
-        if found[name] != noted[name]:
-            told = f"its checksum is {found[name]}, and was {noted[name]} when it was written"
-            raise _damaged(checkpoint, name, told)
+        if actual[name] != expected[name]:
+            reason = f"its checksum is {actual[name]}, and was {expected[name]} when it was written"
+            raise _damaged(checkpoint, name, reason)
     return len(names)
 
 
 def is_within(name: str) -> bool:
-    """Return whether a name that came out of a file is that of a file within its folder."""
-    place = PurePosixPath(name)
-    return not place.is_absolute() and ".." not in place.parts and "\0" not in name
+    """Return whether a name that was read from a file refers to a path within its folder."""
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
 
 def _damaged(checkpoint: Path, name: str, why: str) -> CheckpointDamaged:
@@ -98,7 +100,7 @@ def _sums(folder: Path, files: Sequence[Path]) -> dict[str, str]:
 def _sum(file: Path) -> str:
     total = 0
     with file.open("rb", buffering=0) as content:
-        piece = memoryview(bytearray(PIECE_BYTES))
-        while size := content.readinto(piece):
-            total = zlib.crc32(piece[:size], total)
+        buffer = memoryview(bytearray(CHUNK_BYTES))
+        while size := content.readinto(buffer):
+            total = zlib.crc32(buffer[:size], total)
     return f"{total:08x}"

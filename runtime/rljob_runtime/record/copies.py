@@ -1,7 +1,7 @@
-"""Copies of a run's checkpoints on remote storage, made beside the training: one at a time.
+"""Copies of a run's checkpoints on remote storage, made in the background one at a time.
 
-A subscriber of the event log, made by `launch`. A thread copies; what comes of it is told from the
-driver's thread, with the next step. Training never waits for a copy, the run's end does.
+A subscriber of the event log, created by `launch`. A thread copies; the driver's thread writes the results as
+events with the next step. Training never waits for a copy, but the end of the run does.
 """
 
 import threading
@@ -25,8 +25,11 @@ from rljob_runtime.record.remote import RemoteRun
 
 
 class Copies:
-    """A copy that fails is a warning; the next checkpoint is the next try. A checkpoint that came while
-    another was copied waits; a newer one takes its place."""
+    """Copies checkpoints to remote storage in a background thread.
+
+    A failed copy is a warning, and the next checkpoint is the next attempt. A checkpoint that arrives during
+    a copy waits; a newer one replaces it.
+    """
 
     def __init__(self, remote: RemoteRun, *, store: CheckpointStore, log: EventLog) -> None:
         self._remote, self._store, self._log = remote, store, log
@@ -35,11 +38,11 @@ class Copies:
         self._waiting: int | None = None
         self._newest: int | None = None
         self._error = ""
-        self._news: deque[CopiedEvent | WarningEvent] = deque()
+        self._results: deque[CopiedEvent | WarningEvent] = deque()
         self._started = False
 
     def start(self) -> None:
-        """Prove that the remote folder can be written, and copy what it lacks. Raises StorageError."""
+        """Check that the remote folder is writable, and copy the missing checkpoint. Raises StorageError."""
         self._remote.put_records(self._run_folder)
         self._started = True
         self._log.subscribe(self.on_event)
@@ -50,28 +53,29 @@ class Copies:
             self._offer(last)
 
     def on_event(self, event: Event) -> None:
-        """Take up a new checkpoint; tell what has become of earlier ones."""
+        """Queue a new checkpoint, and write the results of earlier copies."""
         if isinstance(event, CheckpointEvent):
             self._offer(event.step)
-        elif (back := rolled_back_to(event)) is not None:  # what is newer there must go, too
+        elif (back := rolled_back_to(event)) is not None:  # drops newer remote copies, too
             self._offer(back)
         if isinstance(event, CheckpointEvent | StepEvent):
-            self._tell()
+            self._write_results()
 
     def finish(self) -> str:
-        """Wait until the last checkpoint is copied, trying once more; else say what is missing."""
+        """Wait until the last checkpoint is copied, with one more attempt; otherwise return what is
+        missing."""
         last = self._store.last_step()
         if not self._started or last is None:
             return ""
         if self._newest != last:
             message = f"copying the checkpoint of step {last} to {self._remote.uri}"
             self._log.write(ProgressEvent(message=message))
-        end = time.monotonic() + self._remote.seconds
-        self._join(end)
-        if self._newest != last and time.monotonic() < end:
+        deadline_s = time.monotonic() + self._remote.seconds
+        self._join(deadline_s)
+        if self._newest != last and time.monotonic() < deadline_s:
             self._offer(last)
-            self._join(end)
-        self._tell()
+            self._join(deadline_s)
+        self._write_results()
         self._store.drop_old()
         if self._newest == last:
             return ""
@@ -89,9 +93,9 @@ class Copies:
     def _offer(self, step: int) -> None:
         with self._lock:
             if self._waiting is not None:
-                self._store.held.discard(self._waiting)
+                self._store.pinned.discard(self._waiting)
             self._waiting = step
-            self._store.held.add(step)
+            self._store.pinned.add(step)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="copies", daemon=True)
                 self._thread.start()
@@ -99,7 +103,7 @@ class Copies:
     def _work(self) -> None:
         while (step := self._take()) is not None:
             self._copy(step)
-            self._store.held.discard(step)
+            self._store.pinned.discard(step)
 
     def _take(self) -> int | None:
         with self._lock:
@@ -117,29 +121,29 @@ class Copies:
             self._newest = step
             uri = f"{self._remote.uri}/checkpoints/{self._store.path(step).name}"
             seconds = time.time() - started
-            self._news.append(CopiedEvent(step=step, uri=uri, bytes=size, seconds=seconds))
+            self._results.append(CopiedEvent(step=step, uri=uri, bytes=size, seconds=seconds))
 
         def tidy() -> None:
             self._remote.put_records(self._run_folder)
             self._remote.keep(self._store.keep, also=self._store.best)
 
-        if self._tried(put, step=step):
-            self._tried(tidy, step=step)
+        if self._attempt(put, step=step):
+            self._attempt(tidy, step=step)
 
-    def _tried(self, action: Callable[[], None], *, step: int) -> bool:
+    def _attempt(self, action: Callable[[], None], *, step: int) -> bool:
         try:
             action()
         except StorageError as error:
             self._error = str(error)
-            self._news.append(WarningEvent(step=step, message=str(error)))
+            self._results.append(WarningEvent(step=step, message=str(error)))
             return False
         return True
 
-    def _tell(self) -> None:
-        while self._news:
-            self._log.write(self._news.popleft())
+    def _write_results(self) -> None:
+        while self._results:
+            self._log.write(self._results.popleft())
 
-    def _join(self, end: float) -> None:
+    def _join(self, deadline_s: float) -> None:
         thread = self._thread
         if thread is not None:
-            thread.join(max(0.0, end - time.monotonic()))
+            thread.join(max(0.0, deadline_s - time.monotonic()))

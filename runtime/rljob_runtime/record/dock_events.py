@@ -1,4 +1,4 @@
-"""What a step moved through the dock, as its event. Called by the driver."""
+"""The traffic of a step through the dock, as an event. Called by the driver."""
 
 import contextlib
 from collections import Counter
@@ -22,8 +22,11 @@ def dock_event(
     rows: Rows | None = None,
     dropped: Mapping[str, int] | None = None,
 ) -> DockEvent:
-    """traffic: of each state, of all workers. warehouses: their actors; one that restarts now is left out.
-    dropped: rows that were dropped, by reason, and so generated again; none in most steps."""
+    """Build the `dock` event of a step.
+
+    traffic: by state, one mapping per worker. warehouses: their actors; one that is restarting is left out.
+    dropped: rows that were dropped and generated again, by reason; None in most steps.
+    """
     rooms = []
     for index, warehouse in enumerate(warehouses):
         with contextlib.suppress(RljobError, TimeoutError):
@@ -58,12 +61,13 @@ def dock_event(
 
 
 def reason_of(error: DockError) -> str:
-    """Why rows were dropped: they were too old, or their dock lost them."""
+    """Return why rows were dropped: `stale` if they were too old, `lost` if the dock lost them."""
     return "stale" if isinstance(error, DockStale) else "lost"
 
 
 def _edges(state: str, traffic: Traffic, graph: StateGraph) -> Iterator[Edge]:
-    """What the state read, by who wrote it; a row counts once, however many of its columns were read."""
+    """Yield the rows that the state read, by writer. A row counts once, however many of its columns were
+    read."""
     rows: dict[str, int] = {}
     num_bytes: Counter[str] = Counter()
     for column, count in traffic.rows_read.items():

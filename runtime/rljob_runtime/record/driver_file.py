@@ -1,6 +1,6 @@
-"""Which process drives a run, said in the run's folder while it lives.
+"""The file in a run's folder that names the driver process while it lives.
 
-Written for `rljob stacks`, which signals it, and for `rljob watch`, which learns that it was killed.
+`rljob stacks` reads it to signal the process, and `rljob watch` to detect that the process was killed.
 """
 
 import contextlib
@@ -21,24 +21,24 @@ DRIVER_NAME = "driver.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriverPlace:
-    """Process, its start (unix seconds) and host, as the driver wrote them."""
+class DriverProcess:
+    """The driver's process id, start time (unix seconds) and host, as the driver wrote them."""
 
     pid: Annotated[int, Field(gt=0, lt=2**31)]
     started: float
     host: str
 
 
-PLACE = TypeAdapter(DriverPlace)
+DRIVER_PROCESS = TypeAdapter(DriverProcess)
 
 
 @contextlib.contextmanager
 def naming_driver(folder: Path) -> Iterator[None]:
-    """Within, the folder says that this process drives its run."""
-    own, file = psutil.Process(), folder / DRIVER_NAME
-    place = {"pid": own.pid, "started": start_of(own), "host": socket.gethostname()}
-    with contextlib.suppress(OSError):  # then nobody can ask by the folder's name
-        file.write_text(json.dumps(place))
+    """Keep a file in the folder that names this process as the run's driver, while the block runs."""
+    process, file = psutil.Process(), folder / DRIVER_NAME
+    content = {"pid": process.pid, "started": start_of(process), "host": socket.gethostname()}
+    with contextlib.suppress(OSError):  # without the file, `rljob stacks` cannot find the driver
+        file.write_text(json.dumps(content))
     try:
         yield
     finally:
@@ -46,26 +46,30 @@ def naming_driver(folder: Path) -> Iterator[None]:
             file.unlink(missing_ok=True)
 
 
-def gone_driver(folder: Path, *, since: float) -> int | None:
-    """The process that drove the folder's run on this machine and was killed; None where none is known.
-    since: unix seconds; who wrote the file before that drove an earlier attempt."""
+def killed_driver_pid(folder: Path, *, since: float) -> int | None:
+    """Return the id of the folder's driver if it was killed on this machine, otherwise None.
+
+    since: unix seconds. A file that was written earlier belongs to an earlier attempt and is ignored.
+    """
     try:
-        place = read_driver(folder)
+        driver = read_driver(folder)
         if (folder / DRIVER_NAME).stat().st_mtime < since:
             return None
     except (OSError, ValueError):
         return None
-    gone = place.host == socket.gethostname() and living(place.pid, place.started) is None
-    return place.pid if gone else None
+    is_killed = (
+        driver.host == socket.gethostname() and running_process(driver.pid, driver.started) is None
+    )
+    return driver.pid if is_killed else None
 
 
-def read_driver(folder: Path) -> DriverPlace:
-    """Where the folder's driver lives. Raises OSError, and ValueError for a file that is spoiled."""
-    return PLACE.validate_json(content_of(folder / DRIVER_NAME), strict=True)
+def read_driver(folder: Path) -> DriverProcess:
+    """Read the folder's driver file. Raises OSError, and ValueError if the file is damaged."""
+    return DRIVER_PROCESS.validate_json(content_of(folder / DRIVER_NAME), strict=True)
 
 
-def living(pid: int, started: float) -> psutil.Process | None:
-    """The process that started then, if it still runs."""
+def running_process(pid: int, started: float) -> psutil.Process | None:
+    """Return the process that started at this time, if it is still running."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         if is_same(process, started) and process.status() != psutil.STATUS_ZOMBIE:

@@ -1,7 +1,7 @@
-"""The events of a run, a type each, with their fields as a line of `events.jsonl` has them.
+"""The events of a run: one type per event, with the fields of a line of `events.jsonl`.
 
-Writers make them, `events` writes and reads them; docs/events.md is generated from here. What has no default
-is in every line; a field that is None is left out.
+Components create the events, `events` writes and reads them, and docs/events.md is generated from this file.
+Fields without a default are in every line; fields that are None are left out.
 """
 
 import math
@@ -12,75 +12,75 @@ import msgspec
 from pydantic import Field
 
 Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""Of 64 bits: a log with others was spoiled, and nobody can compute with them."""
+"""A signed 64-bit integer. A log with larger numbers is damaged, and its numbers cannot be used."""
 MOST_TIMED_PASSES = 64
-"""Of a step, whose times are told."""
+"""Passes of a step whose times are recorded."""
 NULL = {"null": True}
-"""Of a field that is written as null where it is None."""
+"""Metadata of a field that is written as null when it is None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What all events have."""
+    """The fields that all events have."""
 
     time: float = math.nan
-    """Unix seconds; the log sets it."""
+    """Unix seconds, set by the log."""
     kind: str = ""
-    """Which event it is."""
+    """Type of the event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStartedEvent(Event):
-    """A driver's process begins the run, or goes on with it."""
+    """A driver process starts or resumes the run."""
 
     kind: Literal["run_started"] = "run_started"
     name: str
-    """The job's."""
+    """Name of the job."""
     steps: Integer
-    """That the job asks for."""
+    """Number of steps that the job requests."""
     model: str | None = None
-    """Name of a builtin one, or path."""
+    """Name of a builtin model, or path of the model."""
     algorithm: str | None = None
-    """Its name in the spec."""
+    """Name of the algorithm in the spec."""
     dataset: str | None = field(default=None, metadata=NULL)
-    """Dataset, file or game that prompts come from."""
+    """Dataset, file or game that the prompts come from."""
     devices: Integer | None = None
-    """That the job uses."""
+    """Number of devices that the job uses."""
     placement: str | None = None
     """`colocated` or `separated`."""
     rollout_engine: str | None = None
-    """Its name in the spec."""
+    """Name of the rollout engine in the spec."""
     update_engine: str | None = None
-    """Its name in the spec."""
+    """Name of the update engine in the spec."""
     global_batch_size: Integer | None = None
-    """Prompts of a step."""
+    """Prompts per step."""
     samples_per_prompt: Integer | None = None
-    """Responses to each of them."""
+    """Responses per prompt."""
     seed: Integer | None = None
-    """Of all random numbers."""
+    """Seed of all random numbers."""
     device_memory_bytes: Integer | None = field(default=None, metadata=NULL)
-    """What each device may hold."""
+    """Memory limit of each device."""
     resumed_from: Integer | None = None
-    """Step that the run goes on after."""
+    """Last finished step before the run was resumed."""
     job_folder: str | None = None
-    """That the job's paths are relative to."""
+    """Folder that the paths in the job are relative to."""
     machine: dict[str, str] = field(default_factory=dict)
     """Processor, cores, system and Python of the driver's machine: label → text."""
     versions: dict[str, str] = field(default_factory=dict)
     """Package → version."""
     inputs: dict[str, str] = field(default_factory=dict)
-    """Place in the job and path of each file of data, rewards and tokenizers → digest of what is in it."""
+    """Field of the job and path of each file of data, rewards and tokenizers → digest of its content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressEvent(Event):
-    """Set-up work, such as the warm-up of `tiny`."""
+    """Progress of set-up work, such as the warm-up of `tiny`."""
 
     kind: Literal["progress"] = "progress"
     message: str
-    """What is done now."""
+    """The current task."""
     fraction: float | None = None
-    """Of it, done: 0–1."""
+    """Share of the task that is done, 0–1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,104 +89,105 @@ class PhaseEvent(Event):
 
     kind: Literal["phase"] = "phase"
     name: str
-    """generate, reward-model, reference, teacher, values, reward, critic, update, sync; compare, of held-out
-    [pairs](algorithms.md)."""
+    """Name of the stage: generate, reward-model, reference, teacher, values, reward, critic, update or sync;
+    compare for held-out [pairs](algorithms.md)."""
     step: Integer
-    """That it ran for."""
+    """Step that the stage ran for."""
     role: str | None = None
-    """Of the worker: device, rollout, update or reward."""
+    """Role of the worker: device, rollout, update or reward."""
     device: Integer | None = None
-    """The worker's number among those of its role."""
+    """Number of the worker among those of its role."""
     start: float
-    """Unix seconds."""
+    """Start of the stage in unix seconds."""
     end: float
-    """Unix seconds."""
+    """End of the stage in unix seconds."""
     waited_seconds: float = 0.0
-    """Of it, in which there were no samples to work on."""
+    """Seconds of the stage in which the worker had no samples to process."""
     evaluation: bool = False
-    """Whether it was for held-out prompts."""
+    """Whether the stage ran for held-out prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """A response's first tokens: at most 48 of each, the best and the worst response of a group first, and
-    2.5 KiB of a group; an evaluation tells none."""
+    """The first tokens of a response, at most 48. A group has at most 2.5 KiB of them; its best and its worst
+    response come first. Evaluations have none."""
 
     ids: list[Integer]
-    """In the vocabulary."""
+    """Token ids in the vocabulary."""
     texts: list[str]
-    """Of each on its own."""
+    """Text of each token, decoded separately."""
     logprobs: list[float | None]
-    """The rollout's, nats; null for a token that the policy did not draw."""
+    """Log-probs of the rollout in nats; null for tokens that the policy did not draw."""
     version: Integer
-    """Of the weights that drew the first one."""
+    """Version of the weights that drew the first token."""
     versions: list[tuple[Integer | None, Integer]] | None = None
-    """Runs of (version, tokens), where each token's is known, which it is not with `flow.mode: async`
-    unless with a partial rollout."""
+    """Runs of (version, number of tokens), where the version of each token is known. With `flow.mode: async`
+    it is known only with a partial rollout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownResponse:
-    """A sample, as far as it is shown."""
+    """One sample of a group."""
 
     text: str = ""
-    """Decoded, without special tokens."""
+    """Decoded response without special tokens."""
     reward: float | None = None
-    """Weighted sum of its scores."""
+    """Weighted sum of the scores."""
     parts: dict[str, float | None] = field(default_factory=dict)
-    """Reward → score, before its weight."""
+    """Reward → score before its weight."""
     length: Integer | None = None
-    """Tokens that the policy drew."""
+    """Number of tokens that the policy drew."""
     tokens: Tokens | None = None
-    """Its first ones."""
+    """First tokens of the response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPicture:
-    """A picture of a prompt, made anew of its pixels, in the order of the text's `<image>`."""
+    """A picture of a prompt, encoded again from its pixels. Pictures are in the order of `<image>` in the
+    text."""
 
     width: Integer
-    """In pixels, as the model sees it."""
+    """Width in pixels, as the model sees it."""
     height: Integer
-    """Likewise."""
+    """Height in pixels, as the model sees it."""
     format: Literal["png", "jpeg"] | None = None
-    """Of the content."""
+    """Format of the content."""
     content: str | None = None
-    """In base64, at most 256 pixels a side and 16 KiB of a group; none where they do not suffice, which they
-    do for 8 pictures."""
+    """Picture in base64, at most 256 pixels per side and 16 KiB per group; none if it does not fit, or after
+    the first 8 pictures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Samples of one prompt."""
+    """The samples of one prompt."""
 
     prompt: str = ""
-    """Its text."""
+    """Text of the prompt."""
     pictures: list[ShownPicture] | None = None
-    """That it shows."""
+    """Pictures of the prompt."""
     answer: str | None = field(default=None, metadata=NULL)
-    """The right one, where the data has it."""
+    """Correct answer, if the data has one."""
     responses: list[ShownResponse] = field(default_factory=list)
-    """To it."""
+    """Responses to the prompt."""
 
 
 @dataclass(slots=True)
 class PassTimes:
-    """Passes with gradient that a rank made in a step."""
+    """The forward and backward passes of a rank in one step."""
 
     count: Integer = 0
-    """How many."""
+    """Number of passes."""
     tokens: list[Integer] = field(default_factory=list)
-    """Of the first of them."""
+    """Tokens of each of the first passes."""
     seconds: list[float] = field(default_factory=list)
-    """Of the same ones."""
+    """Seconds of the same passes."""
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.seconds):
             raise ValueError("tokens and seconds are of the same passes")
 
     def add(self, tokens: int, seconds: float) -> None:
-        """One pass, over so many tokens."""
+        """Record one pass over this many tokens."""
         self.count += 1
         if len(self.tokens) < MOST_TIMED_PASSES:
             self.tokens.append(tokens)
@@ -195,19 +196,19 @@ class PassTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
-    """What a step was made of and made, for [`rljob replay`](replay.md): digests in hex, none of which
-    depends on who had what."""
+    """Digests in hex of the inputs and the result of a step, for [`rljob replay`](replay.md). They do not
+    depend on how rows and weights are distributed."""
 
     prompts: str
-    """Of the prompts' tokens."""
+    """Digest of the prompts' tokens."""
     batch: str
-    """Of the samples' tokens and of each number of a token that the update read, bit by bit."""
+    """Digest of the samples' tokens and of each per-token number that the update read, bit by bit."""
     rewards: str
-    """Of the numbers of a sample that the update read: reward, advantage."""
+    """Digest of the per-sample numbers that the update read: rewards and advantages."""
     weights: str
-    """Sum over the bits of what is trained, after the step."""
+    """Sum over the bits of the trained weights after the step."""
     chain: str
-    """SHA-256 of the step before's and of these."""
+    """SHA-256 of the chain value of the step before and of these digests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,232 +217,233 @@ class StepEvent(Event):
 
     kind: Literal["step"] = "step"
     step: Integer
-    """Counted from 1."""
+    """Number of the step, counted from 1."""
     seconds: float
-    """That it took."""
+    """Duration of the step."""
     metrics: dict[str, float | None]
     """[Name](#metrics-of-a-step) → number."""
     staleness: dict[Integer, Integer] = field(default_factory=dict)
-    """Versions behind → rows."""
+    """Weight versions behind → number of rows."""
     passes: PassTimes | None = None
-    """The update's, with gradient, of the rank whose took longest; none with a pipeline."""
+    """Passes of the update with gradient, on the rank that took longest; none with a pipeline."""
     samples: list[Group] = field(default_factory=list)
-    """A few groups."""
+    """Up to three groups of samples."""
     phases: dict[str, float] = field(default_factory=dict)
     """Name → seconds of the slowest worker."""
     prompt_rewards: list[float | None] | None = None
-    """Mean reward of each prompt's samples, by its number in the batch."""
+    """Mean reward of each prompt's samples, by the prompt's number in the batch."""
     digest: Digest | None = None
-    """Of what the step was made of and made."""
+    """Digests of the inputs and the result of the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetFigures:
-    """Of one set of held-out prompts."""
+    """Results of one set of held-out prompts."""
 
     accuracy: float
     """Share of samples that passed, 0–1."""
     stderr: float | None = None
-    """Of the accuracy, over prompts."""
+    """Standard error of the accuracy, over prompts."""
     reward: float | None = None
-    """Mean over its samples."""
+    """Mean reward of the samples."""
     n: Integer
-    """Prompts."""
+    """Number of prompts."""
     k: Integer = 1
-    """Samples a prompt."""
+    """Samples per prompt."""
     pass_at_k: float | None = None
-    """Share of prompts that some sample passed."""
+    """Share of prompts with at least one sample that passed."""
     prompt_accuracies: list[float | None] | None = None
-    """Share of each prompt's samples that passed, by its number in the set."""
+    """Share of each prompt's samples that passed, by the prompt's number in the set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationEvent(SetFigures, Event):
-    """Held-out prompts were sampled under the present weights."""
+    """Held-out prompts were sampled with the current weights."""
 
     kind: Literal["evaluation"] = "evaluation"
     step: Integer
-    """Steps that were done."""
+    """Number of finished steps."""
     samples: list[Group] = field(default_factory=list)
-    """A few groups."""
+    """Up to three groups of samples."""
     suites: dict[str, SetFigures] | None = None
-    """Set beside the job's own → the same figures."""
+    """Name of each additional set → its results."""
     seconds: float | None = None
-    """That it took."""
+    """Duration of the evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What a device held from the first bucket of a reshard on."""
+    """The memory of a device over the time of a reshard, from its first bucket on."""
 
     device: Integer
-    """Its number."""
+    """Number of the device."""
     seconds: list[float]
-    """Since the first bucket."""
+    """Seconds since the first bucket, one per measurement."""
     update_bytes: list[float] | None = None
-    """At each of these times."""
+    """Weights of the update layout at each of these times."""
     rollout_bytes: list[float] | None = None
-    """Likewise."""
+    """Weights of the rollout layout at each of these times."""
     buffer_bytes: list[float] | None = None
-    """Likewise."""
+    """Buffers at each of these times."""
     cache_bytes: list[float] | None = None
-    """The KV cache's."""
+    """KV cache at each of these times."""
     other_bytes: list[float] | None = None
-    """What is left."""
+    """All other memory at each of these times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReshardEvent(Event):
-    """The rollout layout got the update layout's weights by a plan."""
+    """The rollout layout received the weights of the update layout by a plan."""
 
     kind: Literal["reshard"] = "reshard"
     step: Integer
-    """Whose weights went to the rollout, 0 before the first."""
+    """Step whose weights the rollout received, 0 before the first."""
     seconds: float
-    """Of the slowest device, without the checks."""
+    """Duration on the slowest device, without the checks."""
     received_bytes: Integer | None = None
-    """From other devices, over all devices."""
+    """Bytes from other devices, summed over all devices."""
     delta_bytes: Integer | None = None
-    """What came of them with `resharding.deltas`, as changes or, where that is less, whole; none where
-    nothing had come before."""
+    """Bytes actually transferred with `resharding.deltas`: the changes, or the full weights where these are
+    smaller; none if no weights were received before."""
     released_bytes: Integer | None = None
-    """Update weights that went to the host, over all devices."""
+    """Update weights moved to the host, summed over all devices."""
     kept_bytes: Integer | None = None
-    """Update weights that stayed, over all devices: Eq. 3's R is 0 where nothing stayed."""
+    """Update weights left on the devices, summed over all devices. R of Eq. 3 is 0 if this is 0."""
     peak_bytes: Integer
-    """Weights of both layouts and buffers, on the fullest device."""
+    """Peak of both layouts' weights and of the buffers, on the fullest device."""
     bound_bytes: Integer
-    """What they may be."""
+    """Upper bound of that peak."""
     probe_gap: float | None = None
-    """Largest distance of log-probs between the engines, nats."""
+    """Largest difference of log-probs between the engines, in nats."""
     back_seconds: float | None = None
-    """Of the copy that brought the update's weights back before."""
+    """Duration of the earlier copy that moved the update's weights back from the host."""
     overlap: float | None = None
-    """Share of that copy that was hidden."""
+    """Share of that copy that was hidden behind other work."""
     gather_seconds: float | None = None
-    """Of the slowest device's exchanges."""
+    """Duration of the exchanges on the slowest device."""
     select_seconds: float | None = None
-    """Of its selection and copies."""
+    """Duration of selection and copies on the slowest device."""
     swap_seconds: float | None = None
-    """Of its copies to the host; the three overlap."""
+    """Duration of the copies to the host on the slowest device. Gather, select and swap overlap."""
     swap_waited_seconds: float | None = None
-    """What the device waited for the last of them."""
+    """Time that the device waited for the copies to the host."""
     check_seconds: float | None = None
-    """Of the checks."""
+    """Duration of the checks."""
     checks: Integer | None = None
-    """Comparisons of names, sums and log-probs that passed."""
+    """Number of comparisons of names, sums and log-probs that passed."""
     host_bytes: Integer | None = None
-    """Of all hosts, kept for the swap."""
+    """Host memory reserved for the swap, summed over all hosts."""
     memory: Memory | None = None
-    """Of the fullest device, from the first bucket on."""
+    """Memory of the fullest device, from the first bucket on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlightEvent(Event):
-    """Weights came while devices generated."""
+    """Devices received weights while they generated."""
 
     kind: Literal["in_flight"] = "in_flight"
     step: Integer
-    """The version of the weights."""
+    """Version of the new weights."""
     before: Integer | None = None
-    """The version that it replaced."""
+    """Version that it replaced."""
     received_seconds: float
-    """Of the slowest device: from the first byte to the verified last."""
+    """Time on the slowest device from the first byte to the last verified byte."""
     hidden_seconds: float | None = None
-    """Of them, in which that device generated."""
+    """Part of that time in which the device generated."""
     received_bytes: Integer | None = None
-    """By all devices."""
+    """Bytes received by all devices."""
     delta_bytes: Integer | None = None
-    """What came of them with `resharding.deltas`, as changes or, where that is less, whole; none where
-    nothing had come before."""
+    """Bytes actually transferred with `resharding.deltas`: the changes, or the full weights where these are
+    smaller; none if no weights were received before."""
     tokens: Integer | None = None
-    """That all devices drew while weights came."""
+    """Tokens that all devices drew during the transfer."""
     switch_seconds: float
-    """Of the slowest device: the copy from the host, in which it generated nothing."""
+    """Duration of the copy from the host on the slowest device, which does not generate meanwhile."""
     check_seconds: float | None = None
-    """Of sums and log-probs, between two batches."""
+    """Duration of the checks of sums and log-probs, between two batches."""
     probe_gap: float | None = None
-    """Largest distance of log-probs between the engines, nats."""
+    """Largest difference of log-probs between the engines, in nats."""
     checks: Integer | None = None
-    """Comparisons of names, sums and log-probs that passed."""
+    """Number of comparisons of names, sums and log-probs that passed."""
     devices: Integer | None = None
-    """That generate."""
+    """Number of devices that generate."""
     generating: Integer | None = None
-    """Those of them that switched between two tokens of a batch."""
+    """Number of devices that switched between two tokens of a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warehouse:
-    """What one says of itself."""
+    """The state of a warehouse, as the warehouse reports it."""
 
     index: Integer = 0
-    """Its number."""
+    """Number of the warehouse."""
     peak_bytes: Integer = 0
-    """At the fullest moment of the step."""
+    """Peak memory within the step."""
     capacity_bytes: Integer = 0
-    """What it may hold."""
+    """Memory limit."""
     replicated: bool | None = None
-    """With two copies of each row: whether there are two now."""
+    """Whether every row currently has two copies; only with replication."""
     times_alone: Integer | None = None
-    """How often its copy was lost."""
+    """Number of times that the second copy was lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateTraffic:
-    """What a state's clients did."""
+    """The traffic of the clients of one state."""
 
     rows: Integer = 0
-    """That it was done with."""
+    """Rows that the state finished."""
     bytes_read: Integer = 0
-    """Of columns."""
+    """Bytes of the columns that it read."""
     bytes_written: Integer = 0
-    """Likewise."""
+    """Bytes of the columns that it wrote."""
     wait_seconds: float = 0.0
-    """In claims."""
+    """Time spent waiting in claims."""
     transfer_seconds: float = 0.0
-    """In reads and writes."""
+    """Time spent in reads and writes."""
     waits: dict[str, float] = field(default_factory=dict)
-    """State that was waited for, or `room` → seconds."""
+    """Awaited state, or `room` → seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """What a state read of another's."""
+    """The rows that one state read from another."""
 
     from_: Annotated[str, Field(alias="from")]
-    """State that wrote it."""
+    """State that wrote the rows."""
     to: str
-    """State that read it."""
+    """State that read the rows."""
     rows: Integer
-    """Each counts once, however many of its columns were read."""
+    """Number of rows; a row counts once, however many of its columns were read."""
     bytes: Integer
-    """Of the columns."""
+    """Bytes of the columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateRows:
-    """Rows at a state, a count for each look."""
+    """Counts of the rows at a state, one per observation."""
 
     lacking: list[Integer]
-    """A column."""
+    """Rows that lack a column."""
     ready: list[Integer]
-    """For a claim."""
+    """Rows that can be claimed."""
     leased: list[Integer]
-    """To a worker."""
+    """Rows leased to a worker."""
     done: list[Integer]
-    """Since the first look."""
+    """Rows finished since the first observation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Rows by state over the step's time. The first look is the last of the step before."""
+    """Counts of rows by state over the time of a step. The first observation is the last one of the step
+    before."""
 
     start: float
-    """Of the first look, unix seconds."""
+    """Unix seconds of the first observation."""
     seconds: list[float]
-    """Of each look since then."""
+    """Seconds from the first observation to each observation."""
     states: dict[str, StateRows]
-    """Name → counts; [what they mean](dock.md#what-is-seen-of-it)."""
+    """Name of the state → counts; see [their meaning](dock.md#what-is-seen-of-it)."""
 
     def __post_init__(self) -> None:
         counts = (c for s in self.states.values() for c in (s.lacking, s.ready, s.leased, s.done))
@@ -451,139 +453,142 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockEvent(Event):
-    """What a step moved through the dock."""
+    """The traffic of the dock for one step."""
 
     kind: Literal["dock"] = "dock"
     step: Integer
-    """That it was for."""
+    """Step that the traffic belongs to."""
     states: dict[str, StateTraffic] = field(default_factory=dict)
-    """By name."""
+    """Traffic by name of the state."""
     edges: list[Edge] = field(default_factory=list)
-    """What was read of whom."""
+    """Rows read, by writer and reader."""
     data_paths: dict[str, dict[str, Integer]] = field(default_factory=dict)
-    """State → pairs of a client and a warehouse that it reads by `shared` memory and by `tcp`."""
+    """State → number of pairs of a client and a warehouse that it reads by `shared` memory and by `tcp`."""
     warehouses: list[Warehouse] = field(default_factory=list)
-    """Those that answered."""
+    """Warehouses that responded."""
     rows: Rows | None = None
-    """By state, over the step's time."""
+    """Counts of rows by state over the time of the step."""
     dropped: dict[str, Integer] | None = None
     """Reason (`lost`, `stale`) → rows of the step that were generated again."""
     regenerated: Integer | None = None
-    """All of them."""
+    """Sum of these rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryEvent(Event):
-    """Devices, or processes beside them, the [driver](recovery.md#the-driver) among them, died, or were slow,
-    and were replaced while the run went on."""
+    """Devices or other processes, including the [driver](recovery.md#the-driver), died or were slow, and were
+    replaced while the run continued."""
 
     kind: Literal["recovery"] = "recovery"
     devices: list[Integer]
-    """Numbers of those that were replaced."""
+    """Numbers of the devices that were replaced."""
     roles: list[str] = field(default_factory=list)
-    """Of these: `device` where they have all, else `update` or `rollout`."""
+    """Role of each of these devices: `device` where each device has all roles, otherwise `update` or
+    `rollout`."""
     others: list[str] = field(default_factory=list)
     """Processes without a device that died: `feeder`, `reward-0`, `driver`."""
     hosts: list[str]
-    """Where the devices were."""
+    """Hosts of these devices."""
     step: Integer
-    """Steps that are done, after which training goes on."""
+    """Number of finished steps, after which training continues."""
     source: str
-    """What new devices that train had their state from: `peers` that held the same, second `copies`
-    (update.redundancy), the last `checkpoint`, or the model at the `beginning`; `none` where none of them
+    """Where new training devices got their state from: `peers` with the same state, second `copies`
+    (update.redundancy), the last `checkpoint`, or the model at the `beginning`; `none` if no new device
     trains."""
     rolled_back_to: Integer | None = None
-    """The step, where steps after it are trained again."""
+    """Step from which training is repeated, if steps are repeated."""
     seconds: float
-    """Since the death was seen."""
+    """Seconds since the death was detected."""
     parts: dict[str, float] = field(default_factory=dict)
-    """Of them: `look` who died, `drop` what was on its way, `keep` what the living hold, wait for a `place`
-    where training may go on without, `start` processes, groups and engines, give them their `state`, `meet`
-    whom weights are exchanged with."""
+    """Seconds by phase of the recovery: `look` for dead processes, `drop` unfinished work, `keep` the state
+    of living processes, wait for a `place` where training can continue without it, `start` processes, groups
+    and engines, send them their `state`, `meet` the peers that weights are exchanged with."""
     message: str
-    """What was seen of it."""
+    """Observed cause."""
     slow: bool = False
-    """Whether they lived and were [stragglers](guards.md#stragglers), or on the node of one."""
+    """Whether the devices were alive but were [stragglers](guards.md#stragglers), or on the node of a
+    straggler."""
     left_out: list[Integer] = field(default_factory=list)
-    """Numbers of those that had no place, so that the run goes on without them: with [fewer
+    """Numbers of the devices that could not be placed, so that the run continues without them: with [fewer
     replicas](recovery.md#with-fewer-replicas) (elastic.update), or with [fewer devices that
     generate](recovery.md#with-fewer-devices-that-generate)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicasEvent(Event):
-    """With elastic.update: how many [replicas train](recovery.md#with-fewer-replicas), at the beginning and
-    whenever it is another number."""
+    """The number of [replicas that train](recovery.md#with-fewer-replicas), with elastic.update: written at
+    the start and after every change."""
 
     kind: Literal["replicas"] = "replicas"
     step: Integer
-    """Steps that are done."""
+    """Number of finished steps."""
     live: Integer
-    """Replicas that train from here on."""
+    """Replicas that train from this step on."""
     wanted: Integer
-    """Replicas of the job."""
+    """Replicas that the job requests."""
     left_out: list[Integer] = field(default_factory=list)
-    """Numbers of the devices that are missing."""
+    """Numbers of the missing devices."""
     hosts: list[str] = field(default_factory=list)
-    """Where these were."""
+    """Hosts of these devices."""
     seconds: float = 0.0
-    """In which no step ran for it."""
+    """Time without a running step because of the change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerEvent(Event):
-    """A device is [slower than its peers](guards.md#stragglers), or is so no more."""
+    """A device is [slower than its peers](guards.md#stragglers), or no longer is."""
 
     kind: Literal["straggler"] = "straggler"
     step: Integer
-    """At which it was told."""
+    """Step at which it was detected."""
     state: str
-    """That it is slow in: generate, update, one that scores, link: a host's reads and writes of rows, or
-    copy: from one device to another, a second copy (update.redundancy)."""
+    """Where the device is slow: generate, update or a scoring state; link for a host's reads and writes of
+    rows; copy for copies between two devices (update.redundancy)."""
     devices: list[Integer]
-    """Its number; of devices that share a model while they generate, or a link, all of them; of a copy, who
-    sends and who receives."""
+    """Number of the device. If devices share a model while they generate, or share a link, all of them; for a
+    copy, the sender and the receiver."""
     hosts: list[str]
-    """Where they are."""
+    """Hosts of these devices."""
     status: str
-    """slow, over, or replaced, which ends it too."""
+    """slow, over or replaced; over and replaced both end the state."""
     factor: float
-    """Times the median of its peers that it took: the median of these steps."""
+    """Time relative to the median of its peers; median over these steps."""
     steps: Integer
-    """So many in a row."""
+    """Number of consecutive steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeEvent(Event):
-    """Devices that generate came or left."""
+    """The number of devices that generate changed."""
 
     kind: Literal["resize"] = "resize"
     from_: Annotated[Integer, Field(alias="from")]
-    """Devices that generated."""
+    """Number of devices that generated before."""
     to: Integer
-    """Devices that generate."""
+    """Number of devices that generate now."""
     step: Integer
-    """Steps that were done."""
+    """Number of finished steps."""
     waited_seconds: float
-    """Since it was asked for, or devices were lost that have a place again."""
+    """Seconds since the resize was requested, or since devices were lost that can be placed again."""
     stopped_seconds: float
-    """In which no step ran."""
+    """Time without a running step."""
     given_up: Integer | None = None
-    """Devices that failed to join."""
+    """Number of devices that failed to join."""
     lost: list[Integer] = field(default_factory=list)
-    """Numbers of those that died and had no [place](recovery.md#with-fewer-devices-that-generate)."""
+    """Numbers of the devices that died and could not be
+    [placed](recovery.md#with-fewer-devices-that-generate)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """What an operator of torch took."""
+    """The time spent in one torch operator."""
 
     name: str
-    """Torch's."""
+    """Name of the operator in torch."""
     calls: Integer
-    """How many."""
+    """Number of calls."""
     self_seconds: float
-    """In all calls, without what it called itself."""
+    """Time of all calls, without the operators that they called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -592,161 +597,161 @@ class ProfileEvent(Event):
 
     kind: Literal["profile"] = "profile"
     step: Integer
-    """That was recorded."""
+    """Step that was recorded."""
     rank: Integer
-    """Of the device."""
+    """Rank of the device."""
     state: str
-    """That was recorded."""
+    """State that was recorded."""
     path: str
-    """In the run's folder."""
+    """Path of the trace, relative to the run's folder."""
     seconds: float
-    """That the state took."""
+    """Duration of the state."""
     bytes: Integer
-    """Of the file."""
+    """Size of the file."""
     operators: list[Operator] = field(default_factory=list)
-    """Those with most time of their own, first."""
+    """Operators with the longest self time, longest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointEvent(Event):
-    """A checkpoint is on the disk."""
+    """A checkpoint was written to disk."""
 
     kind: Literal["checkpoint"] = "checkpoint"
     step: Integer
-    """Steps that were done."""
+    """Number of finished steps."""
     path: str
-    """Its folder."""
+    """Folder of the checkpoint."""
     seconds: float | None = None
-    """That it took."""
+    """Time to write it."""
     bytes: Integer | None = None
-    """Of its files."""
+    """Size of its files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestEvent(Event):
-    """The last evaluation is the best so far, and its checkpoint stays."""
+    """The last evaluation is the best so far, and its checkpoint is retained."""
 
     kind: Literal["best"] = "best"
     step: Integer
-    """Of the evaluation."""
+    """Step of the evaluation."""
     metric: str
-    """That is compared."""
+    """Metric that is compared."""
     value: float
-    """Of the metric."""
+    """Value of the metric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedEvent(Event):
-    """The checkpoint is whole on remote storage."""
+    """A checkpoint was fully copied to remote storage."""
 
     kind: Literal["copied"] = "copied"
     step: Integer
-    """Of the checkpoint."""
+    """Step of the checkpoint."""
     uri: str
-    """Of its folder."""
+    """URI of its folder."""
     bytes: Integer | None = None
-    """Of its files."""
+    """Size of its files."""
     seconds: float | None = None
-    """That the copy took."""
+    """Duration of the copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardErrorEvent(Event):
-    """Scores of a reward failed; `onError` of the reward says what became of their samples."""
+    """A reward failed to score samples; `onError` of the reward decides what happens to them."""
 
     kind: Literal["reward_error"] = "reward_error"
     step: Integer
-    """Of the samples."""
+    """Step of the samples."""
     reward: str
-    """Its name."""
+    """Name of the reward."""
     message: str
-    """The first error."""
+    """First error."""
     count: Integer = 1
-    """Samples."""
+    """Number of samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmEvent(Event):
-    """A guard found something, or finds it no more."""
+    """A guard raised or cleared an alarm."""
 
     kind: Literal["alarm"] = "alarm"
     step: Integer
-    """At which it was told."""
+    """Step at which it was raised or cleared."""
     alarm: str
-    """Its [guard](guards.md)."""
+    """Name of the [guard](guards.md)."""
     state: str
     """raised or cleared."""
     policy: str
-    """What follows: warn, stop or rollback."""
+    """Action of the guard: warn, stop or rollback."""
     message: str
-    """With value, limit and the field that sets it."""
+    """Cause, with value, limit and the field that sets the limit."""
     value: float | None = None
-    """Of the metric."""
+    """Value of the metric."""
     since: Integer | None = None
-    """First step of what raised it."""
+    """First step of the condition that raised the alarm."""
     rolled_back_to: Integer | None = None
-    """Step that the run goes on from."""
+    """Step that the run was rolled back to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """Who was waited for, or did not answer."""
+    """A process that did not respond, or that others waited for."""
 
     process: str
-    """Its name."""
+    """Name of the process."""
     why: str
-    """What is known of it."""
+    """Known cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangEvent(Event):
-    """A deadline passed, or [`rljob stacks`](debugging.md#stuck) asked."""
+    """A deadline passed, or [`rljob stacks`](debugging.md#stuck) was called."""
 
     kind: Literal["hang"] = "hang"
     stage: str
-    """That did not end, or `dock`, `collective`, `asked`."""
+    """Stage that did not end, or `dock`, `collective`, `asked`."""
     message: str
-    """The deadline's error, and what the run was doing."""
+    """Error of the deadline, and the current activity of the run."""
     folder: str
-    """With everybody's stacks; "" where it could not be written."""
+    """Folder with the stacks of all processes; "" if it could not be written."""
     step: Integer | None = None
-    """Steps that were done."""
+    """Number of finished steps."""
     missing: list[Missing] = field(default_factory=list)
-    """The awaited first."""
+    """Processes that did not respond; those that others waited for come first."""
     waiting: list[str] = field(default_factory=list)
-    """Who waits for what, a line each."""
+    """One line per process: what it waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarningEvent(Event):
-    """Something went wrong, and the run goes on."""
+    """An error occurred that does not stop the run."""
 
     kind: Literal["warning"] = "warning"
     step: Integer | None = None
-    """That it was in."""
+    """Step in which it occurred."""
     message: str
-    """What."""
+    """Description of the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinishedEvent(Event):
-    """The driver's last word."""
+    """The driver process ends the run."""
 
     kind: Literal["run_finished"] = "run_finished"
     status: str
     """succeeded, failed or interrupted."""
     exit_code: Integer | None = None
-    """Of `rljob run`."""
+    """Exit code of `rljob run`."""
     message: str = ""
-    """Why it ended so."""
+    """Reason for the status."""
     seconds: float | None = None
-    """Of this process."""
+    """Duration of this process."""
     step: Integer | None = None
-    """Steps that were done."""
+    """Number of finished steps."""
     checkpoint: str | None = None
-    """Folder of the last one; "" without."""
+    """Folder of the last checkpoint; "" if there is none."""
     next: list[str] | None = None
-    """Commands that make sense now."""
+    """Suggested commands."""
 
 
 AnyEvent = (

@@ -1,7 +1,7 @@
-"""The event log of a run: append-only JSON Lines, the single source of everything that is shown.
+"""The event log of a run: append-only JSON Lines, the single source of all displays.
 
-The driver writes; the terminal subscribes; the report and other tools read the file. Writing never
-raises into training: failures are counted and said once. `event_types` has the events.
+The driver writes it, the terminal subscribes to it, and the report and other tools read the file. Writing
+never raises into training: failures are counted and logged once. `event_types` defines the events.
 """
 
 import contextlib
@@ -55,21 +55,21 @@ ABOUT = (
     "step", "name", "role", "device", "devices", "evaluation", "alarm", "state", "status", "reward",
     "from_", "to",
 )  # fmt: skip
-"""Fields that say which of its kind an event is."""
+"""Fields that distinguish events of one kind."""
 HEAD = re.compile(rb'\{"time": ?[^,"]*, ?"kind": ?"(\w+)"')
-"""How a line begins that `EventLog` wrote."""
+"""Beginning of a line that `EventLog` wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BriefStep(StepEvent):
-    """Without samples: they are most of a long log."""
+    """A step without samples, which are most of a long log."""
 
     samples: ClassVar[list[Group]] = []  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BriefEvaluation(EvaluationEvent):
-    """Likewise."""
+    """An evaluation without samples."""
 
     samples: ClassVar[list[Group]] = []  # type: ignore[misc]
 
@@ -80,42 +80,42 @@ def _decoders(*types: type[Event]) -> dict[bytes, msgspec.json.Decoder[Event]]:
 
 
 DECODERS = _decoders(*get_args(AnyEvent))
-"""What reads an event that is as its type says; pydantic finds out what is wrong with any other."""
+"""Fast decoders for events that match their type; pydantic finds the errors of all other lines."""
 DETAILS = (b"phase", b"dock")
 BRIEF_DECODERS = DECODERS | _decoders(BriefStep, BriefEvaluation)
 LAST_TIME = 253_402_300_800.0
 """Unix seconds at the end of the year 9999; later ones have no date."""
 MOST = 2.0**63
-"""Of numbers in an event."""
+"""Largest magnitude of numbers in an event."""
 ALIASED = (b"dock", b"resize")
-"""Events with a field `from`, which msgspec knows by its name in Python."""
+"""Events with a field `from`, which msgspec knows by its Python name."""
 
 
 class EventLog:
-    """Appends events to a file and hands each to the subscribers. Never raises once constructed.
+    """Appends events to a file and passes each to the subscribers. Never raises once constructed.
 
-    failures: events that could not be written, and subscribers' errors. told: what another process that was
-    killed had written already, by `gist`: it is not written again. A resumed run appends to the same file.
-    Raises OSError when the file cannot be opened.
+    failures: number of events that could not be written, and of subscribers' errors. already_written: events
+    that a killed process wrote before this one took over, by `event_identity`; they are not written again. A
+    resumed run appends to the same file. Raises OSError if the file cannot be opened.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.path = path
         self.failures = 0
-        self.told = Counter[object]()
+        self.already_written = Counter[object]()
         self._clock = clock
         self._subscribers: list[Subscriber] = []
         self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        self._torn = _ends_torn(self._file)
+        self._torn = _has_torn_end(self._file)
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Call `subscriber` with each event after it was written, as a reader would get it."""
+        """Call `subscriber` with each event after it was written, as a reader would receive it."""
         self._subscribers.append(subscriber)
 
     def write(self, event: Event) -> None:
-        """Append one event in one write; checkpoints and the run's end reach the disk at once."""
-        if self.told and self.told[what := gist(event)] > 0:
-            self.told[what] -= 1
+        """Append one event in one write. Checkpoints and the run's end are synced to disk."""
+        if self.already_written and self.already_written[identity := event_identity(event)] > 0:
+            self.already_written[identity] -= 1
             return
         event = replace(event, time=self._clock())
         line = json.dumps(plain(event), ensure_ascii=False, separators=(",", ":"))
@@ -135,11 +135,11 @@ class EventLog:
 
     @property
     def size(self) -> int:
-        """Bytes of the file; 0 once it is closed."""
+        """Size of the file in bytes; 0 once it is closed."""
         return 0 if self._file is None else os.fstat(self._file).st_size
 
     def close(self) -> None:
-        """Close the file; later events reach the subscribers only and count as failures."""
+        """Close the file. Later events are passed to the subscribers only and count as failures."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -161,24 +161,29 @@ class EventLog:
             logger.warning("training goes on; later failures of this log are only counted")
 
 
-def gist(event: Event) -> object:
-    """What an event is about: the same where a process that takes over tells it again, whatever is measured
-    then. None for what happens to processes, which happens anew."""
+def event_identity(event: Event) -> object:
+    """Return a key that is equal if a process that takes over repeats the event, whatever it measures.
+
+    None for events about processes, which are always new.
+    """
     if isinstance(event, OF_PROCESSES):
         return None
     return event.kind, *(str(getattr(event, name, None)) for name in ABOUT)
 
 
 def read_events(path: Path) -> list[Event]:
-    """Events of a run in order, as if it had never been interrupted (see `cut_rewound`). Raises OSError."""
+    """Read the events of a run in order, as if it had not been interrupted (see `cut_rewound`). Raises
+    OSError."""
     with path.open("rb") as lines:
         return cut_rewound(events_in(lines))
 
 
 def events_in(lines: Iterable[bytes], *, brief: bool = False) -> Iterator[Event]:
-    """Events of a log's lines, one after the other. Skips what is none: torn lines (a killed writer), unknown
-    kinds, missing fields. brief: phases, docks and samples may be left out, which takes a fifth of the
-    time."""
+    """Yield the events of a log's lines.
+
+    Skips lines that are no event: torn lines of a killed writer, unknown kinds, missing fields. brief:
+    phases, docks and samples may be left out, which takes a fifth of the time.
+    """
     decoders = BRIEF_DECODERS if brief else DECODERS
     for line in lines:
         head = HEAD.match(line)
@@ -190,17 +195,19 @@ def events_in(lines: Iterable[bytes], *, brief: bool = False) -> Iterator[Event]
                 line.replace(b'"from":', b'"from_":') if kind in ALIASED else line
             )
         except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
-            if (slowly := parse_event(_bounded(line))) is None:
+            if (repaired := parse_event(_without_large_numbers(line))) is None:
                 continue
-            event = slowly
+            event = repaired
         if 0 <= event.time < LAST_TIME:
             yield event
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Nobody looks for garbage meanwhile: in events that are kept there is none, and looking through them
-    again and again takes as long as reading them."""
+def garbage_collection_paused() -> Iterator[None]:
+    """Disable the garbage collector, which finds nothing in events that are retained.
+
+    Scanning them repeatedly takes as long as reading them.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -211,72 +218,74 @@ def uncollected() -> Iterator[None]:
 
 
 def lines_until(log: Iterable[bytes], offset: int) -> Iterator[bytes]:
-    """The first lines of a log, up to the one that passes the offset; the others stay in it."""
+    """Yield the first lines of a log up to the one that passes the offset; the others remain unread."""
     while offset > 0 and (line := next(iter(log), b"")):
         offset -= len(line)
         yield line
 
 
 def parse_event(line: str | bytes) -> Event | None:
-    """The event of a line; None for what is none. Of its fields those count that are known and as their types
-    say."""
+    """Parse the event of a line, or return None. Unknown fields, and fields of another type, are ignored."""
     try:
         event = EVENTS.validate_json(line, strict=True)
     except ValidationError as error:
         wrong = {problem["loc"][1] for problem in error.errors() if len(problem["loc"]) > 1}
-        found = parse_json(line) if wrong else {}
-        kept = {name: value for name, value in found.items() if name not in wrong}
-        return parse_event(json.dumps(kept)) if len(kept) < len(found) else None
+        fields_by_name = parse_json(line) if wrong else {}
+        valid_fields = {name: value for name, value in fields_by_name.items() if name not in wrong}
+        return (
+            parse_event(json.dumps(valid_fields))
+            if len(valid_fields) < len(fields_by_name)
+            else None
+        )
     return event if 0 <= event.time < LAST_TIME else None
 
 
-def _bounded(line: bytes) -> str:
-    """The line with null for numbers that no writer wrote, since nobody can compute with them; empty for what
-    is no JSON."""
+def _without_large_numbers(line: bytes) -> str:
+    """Replace numbers that are too large to be valid by null. Return "" if the line is not JSON."""
 
-    def kept(value: Any) -> Any:
+    def bounded(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: kept(item) for key, item in value.items()}
+            return {key: bounded(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [kept(item) for item in value]
+            return [bounded(item) for item in value]
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return None if number and not abs(value) < MOST else value
 
     try:
-        return json.dumps(kept(parse_json(line)))
+        return json.dumps(bounded(parse_json(line)))
     except ValueError:
         return ""
 
 
 def cut_rewound(events: Iterable[Event]) -> list[Event]:
-    """Without what a resumed run, or one that was rolled back, did again.
+    """Remove the events that a resumed or rolled-back run repeated.
 
-    Every `run_started` but the first drops events of later steps than its `resumed_from` (0 where it
-    went on from no checkpoint), an `alarm` those later than its `rolled_back_to`; alarms that rolled a run
-    back stay. Of a step's `step` and `evaluation` events the last one counts.
+    Every `run_started` but the first drops events of steps after its `resumed_from` (0 if it resumed from no
+    checkpoint). An `alarm` drops those after its `rolled_back_to`; alarms that rolled a run back remain. The
+    last `step` and `evaluation` event of a step counts.
     """
-    kept: list[Event] = []
+    retained: list[Event] = []
     for event in events:
-        if isinstance(event, RunStartedEvent) and kept:
-            kept = _until(kept, event.resumed_from or 0)
-            kept = [e for e in kept if not isinstance(e, RunFinishedEvent)]
+        if isinstance(event, RunStartedEvent) and retained:
+            retained = _drop_later(retained, event.resumed_from or 0)
+            retained = [e for e in retained if not isinstance(e, RunFinishedEvent)]
         elif (back := rolled_back_to(event)) is not None:
-            kept = _until(kept, back)
-        kept.append(event)
-    last = {(e.kind, e.step): e for e in kept if isinstance(e, StepEvent | EvaluationEvent)}
+            retained = _drop_later(retained, back)
+        retained.append(event)
+    last = {(e.kind, e.step): e for e in retained if isinstance(e, StepEvent | EvaluationEvent)}
     return [
         e
-        for e in kept
+        for e in retained
         if not isinstance(e, StepEvent | EvaluationEvent) or last[e.kind, e.step] is e
     ]
 
 
 def rolled_back_to(event: Event) -> int | None:
-    """The step that an alarm rolled the run back to."""
+    """Return the step that an alarm or a recovery rolled the run back to, if it did."""
     return event.rolled_back_to if isinstance(event, AlarmEvent | RecoveryEvent) else None
 
 
-def _until(events: list[Event], step: int) -> list[Event]:
+def _drop_later(events: list[Event], step: int) -> list[Event]:
     def stays(event: Event) -> bool:
         return (getattr(event, "step", None) or 0) <= step or rolled_back_to(event) is not None
 
@@ -284,13 +293,15 @@ def _until(events: list[Event], step: int) -> list[Event]:
 
 
 def plain(value: object) -> Any:
-    """The value as JSON has it: paths as text, numpy and torch scalars as numbers, NaN as None; of a
-    dataclass the fields that are not None."""
+    """Convert a value to JSON types: paths to text, numpy and torch scalars to numbers, NaN to None.
+
+    A dataclass becomes an object of its fields that are not None.
+    """
     if is_dataclass(value):
-        given = {each: getattr(value, each.name) for each in fields(value)}
+        values = {each: getattr(value, each.name) for each in fields(value)}
         return {
             each.name.rstrip("_"): plain(item)
-            for each, item in given.items()
+            for each, item in values.items()
             if item is not None or each.metadata
         }
     if isinstance(value, Mapping):
@@ -310,6 +321,6 @@ def plain(value: object) -> Any:
         return str(value)
 
 
-def _ends_torn(file: int) -> bool:
+def _has_torn_end(file: int) -> bool:
     size = os.fstat(file).st_size
     return size > 0 and os.pread(file, 1, size - 1) != b"\n"

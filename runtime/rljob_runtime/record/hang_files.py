@@ -1,6 +1,6 @@
-"""Names of what a hang leaves in a run's folder."""
+"""Names of the files that a hang leaves in a run's folder."""
 
 FOLDER = "hangs"
 SUMMARY = "summary.txt"
 ASKED = "asked"
-"""In place of a stage, on request."""
+"""Used in place of a stage if the stacks were requested."""

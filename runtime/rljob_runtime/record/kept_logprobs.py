@@ -1,8 +1,9 @@
-"""Log-probs of the reference that were computed once, for later epochs, attempts and runs to read.
+"""A cache of the reference's log-probs, shared by later epochs, attempts and runs.
 
-Of jobs with pairs of the data, whose responses are the same in every epoch. `launch` calls `kept_folder`; the
-first device of each replica has a `KeptLogprobs`. A file appears by one rename and is named by the SHA-256 of
-its content: one that is torn or has changed is not read, and its rows are computed again.
+Used by jobs with preference pairs, whose responses are the same in every epoch. `launch` calls
+`logprob_cache_folder`; the first device of each replica has a `LogprobCache`. A file is published by one
+rename and named by the SHA-256 of its content: a torn or changed file is not read, and its rows are computed
+again.
 """
 
 import hashlib
@@ -33,12 +34,18 @@ DECIDES: dict[str, bool | set[str]] = {
     "update": True,
     "accelerator": True,
 }
-"""Fields of the spec that the numbers follow from, to the last bit: also what is computed at once."""
+"""Fields of the spec that determine the numbers to the last bit, including how many rows are computed
+together."""
 CHANGE_NO_BIT = {"update": {"optimizer", "recompute", "offload", "redundancy"}}
 
 
-def kept_folder(job: ResolvedJob, *, model: Path, base_dir: Path, cache_dir: Path) -> Path | None:
-    """Where log-probs of this model, file and spec are kept; None where responses are drawn anew."""
+def logprob_cache_folder(
+    job: ResolvedJob, *, model: Path, base_dir: Path, cache_dir: Path
+) -> Path | None:
+    """Return the cache folder for this model, data file and spec.
+
+    None if responses are generated, because they differ in every run.
+    """
     pairs = job.spec.data.preferences
     if pairs is None:
         return None
@@ -47,34 +54,34 @@ def kept_folder(job: ResolvedJob, *, model: Path, base_dir: Path, cache_dir: Pat
         sums = [*threads.map(_sum, files)]
     decided = {
         "spec": job.spec.model_dump(mode="json", include=DECIDES, exclude=CHANGE_NO_BIT),
-        "files": [[file.name, found] for file, found in zip(files, sums, strict=True)],
+        "files": [[file.name, digest] for file, digest in zip(files, sums, strict=True)],
         "versions": [version(name) for name in ("rljob", "torch")],
     }
     text = json.dumps(decided, sort_keys=True).encode()
     return cache_dir.absolute() / "reference" / hashlib.sha256(text).hexdigest()[:32]
 
 
-def name_of(prompt: Array, response: Array) -> bytes:
-    """Of a row, by its tokens."""
-    both = [len(prompt).to_bytes(8, "big"), prompt.tobytes(), response.tobytes()]
-    return hashlib.blake2b(b"".join(both), digest_size=NAME_BYTES).digest()
+def row_key(prompt: Array, response: Array) -> bytes:
+    """Hash the tokens of a row."""
+    tokens = [len(prompt).to_bytes(8, "big"), prompt.tobytes(), response.tobytes()]
+    return hashlib.blake2b(b"".join(tokens), digest_size=NAME_BYTES).digest()
 
 
 @dataclass(slots=True, kw_only=True)
-class KeptLogprobs:
-    """A process's view of the folder: rows by `name_of`, in host memory."""
+class LogprobCache:
+    """A process's view of the cache folder: rows by `row_key`, in host memory."""
 
     folder: Path
-    _known: dict[bytes, Array] = field(default_factory=dict, init=False)
+    _cached: dict[bytes, Array] = field(default_factory=dict, init=False)
     _fresh: dict[bytes, Array] = field(default_factory=dict, init=False)
-    _looked_at: set[str] = field(default_factory=set, init=False)
+    _read_files: set[str] = field(default_factory=set, init=False)
 
-    def look(self) -> None:
-        """Take in what others have kept since the last time."""
+    def load_new_files(self) -> None:
+        """Load the files that other processes have written since the last call."""
         for file in sorted(self.folder.glob("*.rows")):
-            if file.name in self._looked_at:
+            if file.name in self._read_files:
                 continue
-            self._looked_at.add(file.name)
+            self._read_files.add(file.name)
             try:
                 content = file.read_bytes()
             except OSError as error:
@@ -83,29 +90,29 @@ class KeptLogprobs:
             if hashlib.sha256(content).hexdigest() != file.stem:
                 log.warning("%s is damaged, its rows are computed again", file)
                 continue
-            self._known = _rows(content) | self._known
+            self._cached = _rows(content) | self._cached
 
     def find(self, names: Sequence[bytes]) -> list[Array] | None:
-        """Log-probs of these rows; None where one of them is missing."""
-        if not all(name in self._known for name in names):
+        """Return the log-probs of these rows, or None if one of them is missing."""
+        if not all(name in self._cached for name in names):
             return None
-        return [self._known[name] for name in names]
+        return [self._cached[name] for name in names]
 
     def add(self, names: Sequence[bytes], computed: Ragged) -> list[Array]:
-        """Log-probs of these rows: as they are known, else as they were computed just now."""
+        """Add computed rows and return the log-probs of all of them; cached values take precedence."""
         self._fresh |= dict(zip(names, computed.rows(), strict=True))
-        self._known = self._fresh | self._known
-        return [self._known[name] for name in names]
+        self._cached = self._fresh | self._cached
+        return [self._cached[name] for name in names]
 
-    def keep(self) -> None:
-        """Write what was added since the last time. Where that fails, this process alone has it."""
+    def write_new_rows(self) -> None:
+        """Write the rows added since the last call. If that fails, only this process has them."""
         fresh, self._fresh = self._fresh, {}
         if not fresh:
             return
         content = _content(fresh)
         file = self.folder / f"{hashlib.sha256(content).hexdigest()}.rows"
         draft = self.folder / f"{uuid.uuid4().hex}.draft"
-        self._looked_at.add(file.name)
+        self._read_files.add(file.name)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             draft.write_bytes(content)

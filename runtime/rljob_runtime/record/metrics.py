@@ -1,6 +1,6 @@
-"""Reports of the workers as the metrics of a step and of an evaluation. Pure functions.
+"""The metrics of a step and of an evaluation, computed from the workers' reports. Pure functions.
 
-Names are the events' (docs/events.md); sums from all workers are divided once, here.
+Names are those of the events (docs/events.md). Sums of all workers are divided once, here.
 """
 
 import math
@@ -32,14 +32,17 @@ from rljob_runtime.record.reports import (
 )
 
 DELTA_SHARE = 0.1
-"""Of the weights' bytes that deltas are to take at most."""
+"""Largest share of the weights' bytes that deltas should take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """Result of one evaluation. accuracy: share of samples that passed, which is Pass@1 and, of k samples of
-    each prompt, Avg@k; stderr: over prompts. pass_at_k: share of prompts that some sample passed. name: of
-    the set, empty for the job's own held-out prompts, which have `suites` beside them."""
+class EvaluationResult:
+    """The result of one evaluation.
+
+    accuracy: share of samples that passed; this is Pass@1 and, with k samples per prompt, Avg@k. stderr: over
+    prompts. pass_at_k: share of prompts with at least one sample that passed. name: of the set; empty for the
+    job's own held-out prompts, which carry the results of the other sets in `suites`.
+    """
 
     step: int
     name: str = ""
@@ -51,25 +54,27 @@ class Evaluated:
     pass_at_k: float
     shown: list[Group]
     by_prompt: list[float] = field(default_factory=list)
-    suites: "tuple[Evaluated, ...]" = ()
+    suites: "tuple[EvaluationResult, ...]" = ()
 
     @property
     def k(self) -> int:
-        """Samples of each prompt."""
+        """Number of samples per prompt."""
         return self.samples // max(self.prompts, 1)
 
     def value(self, metric: str) -> float:
-        """Of spec.evaluation.metric; of a suite the mean over all prompts of its levels."""
+        """Value of spec.evaluation.metric. For a suite, the mean over all prompts of its levels."""
         *suite, name = metric.rsplit("/", 1)
-        parts = (
-            [self] if not suite else [p for p in self.suites if p.name.split("/")[0] == suite[0]]
+        results = (
+            [self]
+            if not suite
+            else [each for each in self.suites if each.name.split("/")[0] == suite[0]]
         )
-        values = [(part.accuracy if name == "accuracy" else part.reward) for part in parts]
-        prompts = [part.prompts for part in parts]
+        values = [(result.accuracy if name == "accuracy" else result.reward) for result in results]
+        prompts = [result.prompts for result in results]
         return sum(v * n for v, n in zip(values, prompts, strict=True)) / max(sum(prompts), 1)
 
     def event(self, seconds: float) -> EvaluationEvent:
-        """What is told of it. seconds: that it took."""
+        """Build the `evaluation` event. seconds: duration of the evaluation."""
         suites = {suite.name: suite.figures() for suite in self.suites}
         return EvaluationEvent(
             step=self.step,
@@ -80,7 +85,7 @@ class Evaluated:
         )
 
     def figures(self) -> SetFigures:
-        """What is told of a set."""
+        """Build the figures of one set."""
         return SetFigures(
             accuracy=self.accuracy,
             stderr=self.stderr,
@@ -92,12 +97,14 @@ class Evaluated:
         )
 
 
-def evaluation_metrics(rewarded: Sequence[Any], *, step: int, name: str = "") -> Evaluated:
-    """Accuracy over all samples of a set, with the standard error of the prompts' means."""
-    totals = [total for report in rewarded for total in report.totals]
-    means = [*_by_prompt(rewarded, "passes").values()]
+def evaluation_metrics(
+    reward_reports: Sequence[Any], *, step: int, name: str = ""
+) -> EvaluationResult:
+    """Compute the accuracy over all samples of a set, with the standard error of the prompt means."""
+    totals = [total for report in reward_reports for total in report.totals]
+    means = [*_by_prompt(reward_reports, "passes").values()]
     accuracy, deviation = mean_and_deviation(means)
-    return Evaluated(
+    return EvaluationResult(
         step=step,
         name=name,
         accuracy=accuracy,
@@ -107,16 +114,19 @@ def evaluation_metrics(rewarded: Sequence[Any], *, step: int, name: str = "") ->
         samples=len(totals),
         pass_at_k=sum(mean > 0 for mean in means) / max(len(means), 1),
         by_prompt=means,
-        shown=[group for report in rewarded for group in report.shown][:3],
+        shown=[group for report in reward_reports for group in report.shown][:3],
     )
 
 
-def pair_metrics(compared: Sequence[Any], *, step: int, name: str = "") -> Evaluated:
-    """Accuracy: share of held-out pairs whose preferred response gained more over the reference than the
-    other. reward: their mean margin β·h."""
-    margins = [margin for report in compared for margin in report.margins]
+def pair_metrics(compare_reports: Sequence[Any], *, step: int, name: str = "") -> EvaluationResult:
+    """Compute the accuracy and mean reward over held-out pairs.
+
+    accuracy: share of pairs whose preferred response gained more over the reference than the other. reward:
+    mean margin β·h.
+    """
+    margins = [margin for report in compare_reports for margin in report.margins]
     accuracy, deviation = mean_and_deviation([float(margin > 0) for margin in margins])
-    return Evaluated(
+    return EvaluationResult(
         step=step,
         name=name,
         accuracy=accuracy,
@@ -135,21 +145,28 @@ def step_metrics(
     step: int,
     seconds: float,
     recent_seconds: Sequence[float],
-    generated: Sequence[Any],
-    rewarded: Sequence[Any],
-    updated: Sequence[Any],
+    generate_reports: Sequence[Any],
+    reward_reports: Sequence[Any],
+    update_reports: Sequence[Any],
     peaks: Mapping[int, Mapping[str, int]],
     phases: Mapping[str, float],
-    more: Mapping[str, float],
+    extra_metrics: Mapping[str, float],
     digest: Digest | None = None,
 ) -> StepEvent:
-    """What is told of a step. peaks: bytes of each device's ledger, by its number. phases: their seconds.
-    more: metrics."""
+    """Build the `step` event.
+
+    peaks: bytes in each device's ledger, by device number. phases: seconds by name. extra_metrics: added to
+    those that are computed here.
+    """
     spec = job.spec
-    ages = _summed(report.rows_by_age for report in updated)
+    ages = _sum_counters(report.rows_by_age for report in update_reports)
     metrics: dict[str, float | None] = {
-        **_rewards(rewarded),
-        **(_responses(generated, seconds) if generated else _pairs_read(updated, seconds)),
+        **_rewards(reward_reports),
+        **(
+            _responses(generate_reports, seconds)
+            if generate_reports
+            else _pairs_read(update_reports, seconds)
+        ),
         "tps_eq5": tokens_per_second(
             global_batch_size=spec.batch.global_batch_size,
             samples_per_prompt=spec.batch.samples_per_prompt,
@@ -159,50 +176,56 @@ def step_metrics(
             seconds=seconds,
         ),
         "eta_seconds": (spec.steps - step) * sum(recent_seconds) / max(len(recent_seconds), 1),
-        **_pairs_as_means(updated[0].metrics),
-        **_critic(updated[0].taught),
+        **_pairs_as_means(update_reports[0].metrics),
+        **_critic(update_reports[0].critic_metrics),
         **(_staleness(ages) if off_policy(spec) else {}),
-        **_tools([report.tools for report in generated if report.tools], generated),
-        **_games([report.games for report in generated if report.games], generated),
-        **_agents([report.agents for report in generated if report.agents], generated),
-        **(_partial_rollout(generated, updated, more) if spec.flow.partial_rollout else {}),
+        **_tools([report.tools for report in generate_reports if report.tools], generate_reports),
+        **_games([report.games for report in generate_reports if report.games], generate_reports),
+        **_agents(
+            [report.agents for report in generate_reports if report.agents], generate_reports
+        ),
+        **(
+            _partial_rollout(generate_reports, update_reports, extra_metrics)
+            if spec.flow.partial_rollout
+            else {}
+        ),
         **{
             f"memory/peak_bytes/{device}": float(report["total"])
             for device, report in peaks.items()
         },
-        **more,
+        **extra_metrics,
     }
     return StepEvent(
         step=step,
         seconds=seconds,
         metrics=metrics,
         staleness={age: ages[age] for age in sorted(ages)},
-        passes=_passes([report.passes for report in updated]),
-        samples=[group for report in rewarded for group in report.shown][:3],
+        passes=_passes([report.passes for report in update_reports]),
+        samples=[group for report in reward_reports for group in report.shown][:3],
         phases={**phases},
-        prompt_rewards=_prompt_rewards(spec, rewarded),
+        prompt_rewards=_prompt_rewards(spec, reward_reports),
         digest=digest,
     )
 
 
-def _prompt_rewards(spec: ResolvedSpec, rewarded: Sequence[Any]) -> list[float | None] | None:
-    """None where other samples are scored than those of the batch."""
+def _prompt_rewards(spec: ResolvedSpec, reward_reports: Sequence[Any]) -> list[float | None] | None:
+    """Mean reward of each prompt, or None if the scored samples are not those of the batch."""
     if spec.flow.partial_rollout or getattr(spec.algorithm.params, "dynamic_sampling", None):
         return None
-    return [*_by_prompt(rewarded, "totals").values()] or None
+    return [*_by_prompt(reward_reports, "totals").values()] or None
 
 
-def _by_prompt(rewarded: Sequence[Any], values: str) -> dict[int, float]:
-    """Means over each prompt's samples, in the order of the prompts' numbers."""
-    found: dict[int, list[float]] = {}
-    for report in rewarded:
+def _by_prompt(reward_reports: Sequence[Any], values: str) -> dict[int, float]:
+    """Mean of the values over each prompt's samples, in the order of the prompt numbers."""
+    values_of: dict[int, list[float]] = {}
+    for report in reward_reports:
         for prompt, value in zip(report.prompts, getattr(report, values), strict=True):
-            found.setdefault(prompt, []).append(value)
-    return {prompt: sum(found[prompt]) / len(found[prompt]) for prompt in sorted(found)}
+            values_of.setdefault(prompt, []).append(value)
+    return {prompt: sum(values_of[prompt]) / len(values_of[prompt]) for prompt in sorted(values_of)}
 
 
 def reshard_event(step: int, devices: Sequence[ReshardFigures]) -> ReshardEvent:
-    """What is told of a reshard."""
+    """Build the `reshard` event from the devices' figures."""
     fullest = max(devices, key=lambda device: device.peak_bytes)
     back = sum(device.back_seconds for device in devices)
     waited = sum(min(device.waited_seconds, device.back_seconds) for device in devices)
@@ -230,7 +253,7 @@ def reshard_event(step: int, devices: Sequence[ReshardFigures]) -> ReshardEvent:
 
 
 def in_flight_event(step: int, devices: Sequence[InFlightFigures]) -> InFlightEvent:
-    """What is told of weights that came in flight. step: their version."""
+    """Build the `in_flight` event. step: version of the weights."""
     slowest = max(devices, key=lambda device: device.received_seconds)
     gaps = [device.probe_gap for device in devices if device.probe_gap is not None]
     return InFlightEvent(
@@ -251,61 +274,61 @@ def in_flight_event(step: int, devices: Sequence[InFlightFigures]) -> InFlightEv
 
 
 def _deltas(devices: Sequence[ReshardFigures] | Sequence[InFlightFigures]) -> int | None:
-    """Of all that got any."""
-    found = [device.delta_bytes for device in devices if device.received_bytes]
-    return None if None in found or not found else sum(size for size in found if size is not None)
+    """Sum of the delta bytes over all devices that received weights."""
+    sizes = [device.delta_bytes for device in devices if device.received_bytes]
+    return None if None in sizes or not sizes else sum(size for size in sizes if size is not None)
 
 
 def large_deltas(event: ReshardEvent | InFlightEvent) -> str:
-    """What is told of deltas that are larger than they are kept for; empty where they are not."""
-    came, whole = event.delta_bytes, event.received_bytes
-    if came is None or not whole or came <= DELTA_SHARE * whole:
+    """Return a warning if the deltas are too large to be useful, otherwise ""."""
+    delta_bytes, full_bytes = event.delta_bytes, event.received_bytes
+    if delta_bytes is None or not full_bytes or delta_bytes <= DELTA_SHARE * full_bytes:
         return ""
     return (
-        f"changes of weights took {came / whole:.0%} of their bytes, above {DELTA_SHARE:.0%} "
+        f"changes of weights took {delta_bytes / full_bytes:.0%} of their bytes, above {DELTA_SHARE:.0%} "
         "(spec.resharding.deltas): a learning rate this high moves more of them; leave deltas out where the "
         "memory that they keep is wanted"
     )
 
 
-def _rewards(rewarded: Sequence[Any]) -> Mapping[str, float]:
-    """Of what was generated; nothing where pairs come with the data."""
-    if not rewarded:
+def _rewards(reward_reports: Sequence[Any]) -> Mapping[str, float]:
+    """Metrics of the rewards; empty if the data brings pairs."""
+    if not reward_reports:
         return {}
-    totals = [total for report in rewarded for total in report.totals]
+    totals = [total for report in reward_reports for total in report.totals]
     mean, deviation = mean_and_deviation(totals)
-    groups = sum(report.groups for report in rewarded)
-    failed = sum(report.failed for report in rewarded)
-    excluded = sum(report.excluded for report in rewarded)
+    groups = sum(report.groups for report in reward_reports)
+    failed = sum(report.failed for report in reward_reports)
+    excluded = sum(report.excluded for report in reward_reports)
     return {
         "reward/mean": mean,
         "reward/std": deviation,
-        **_reward_parts(rewarded, len(totals)),
-        "pass_rate": mean_and_deviation([p for report in rewarded for p in report.passes])[0],
-        "groups/with_signal": sum(r.groups_with_signal for r in rewarded) / max(groups, 1),
+        **_reward_parts(reward_reports, len(totals)),
+        "pass_rate": mean_and_deviation([p for report in reward_reports for p in report.passes])[0],
+        "groups/with_signal": sum(r.groups_with_signal for r in reward_reports) / max(groups, 1),
         "reward/errors": float(failed),
         "reward/error_share": failed / max(len(totals) + excluded, 1),
         "reward/excluded": float(excluded),
     }
 
 
-def _responses(generated: Sequence[Any], seconds: float) -> Mapping[str, float]:
-    samples = sum(report.samples for report in generated)
-    response_tokens = sum(report.response_tokens for report in generated)
-    prompt_tokens = sum(report.prompt_tokens for report in generated)
+def _responses(generate_reports: Sequence[Any], seconds: float) -> Mapping[str, float]:
+    samples = sum(report.samples for report in generate_reports)
+    response_tokens = sum(report.response_tokens for report in generate_reports)
+    prompt_tokens = sum(report.prompt_tokens for report in generate_reports)
     return {
-        "response_length/mean": sum(r.sample_tokens for r in generated) / max(samples, 1),
-        **_lengths(_summed(report.lengths for report in generated)),
-        "response_length/clipped_share": sum(r.clipped for r in generated) / max(samples, 1),
+        "response_length/mean": sum(r.sample_tokens for r in generate_reports) / max(samples, 1),
+        **_lengths(_sum_counters(report.lengths for report in generate_reports)),
+        "response_length/clipped_share": sum(r.clipped for r in generate_reports) / max(samples, 1),
         "tokens_per_second": (prompt_tokens + response_tokens) / seconds,
         "response_tokens_per_second": response_tokens / seconds,
-        **_pictures(generated, seconds),
+        **_pictures(generate_reports, seconds),
     }
 
 
-def _pictures(generated: Sequence[Any], seconds: float) -> Mapping[str, float]:
-    """Of jobs that show any."""
-    shown = [report.shown for report in generated if report.shown is not None]
+def _pictures(generate_reports: Sequence[Any], seconds: float) -> Mapping[str, float]:
+    """Metrics of the pictures; empty for jobs without pictures."""
+    shown = [report.shown for report in generate_reports if report.shown is not None]
     if not shown:
         return {}
     return {
@@ -314,9 +337,8 @@ def _pictures(generated: Sequence[Any], seconds: float) -> Mapping[str, float]:
     }
 
 
-def _summed(counts: Iterable[Counter[int]]) -> Counter[int]:
-    """In time of their sizes: a sum of counters copies what it has with each one, of which there are
-    thousands."""
+def _sum_counters(counts: Iterable[Counter[int]]) -> Counter[int]:
+    """Sum counters in linear time: `sum` would copy the result for each of thousands of counters."""
     total = Counter[int]()
     for each in counts:
         total.update(each)
@@ -324,30 +346,30 @@ def _summed(counts: Iterable[Counter[int]]) -> Counter[int]:
 
 
 def _lengths(samples: Counter[int]) -> Mapping[str, float]:
-    """The length that four fifths of the samples do not exceed, and the longest. samples: by length."""
+    """Length that four fifths of the samples do not exceed, and the longest. samples: count by length."""
     if not samples:
         return {}
-    left, p80 = 0.8 * samples.total(), 0
+    remaining, p80 = 0.8 * samples.total(), 0
     for length in sorted(samples):
-        if left <= 0:
+        if remaining <= 0:
             break
-        p80, left = length, left - samples[length]
+        p80, remaining = length, remaining - samples[length]
     return {"response_length/p80": float(p80), "response_length/max": float(max(samples))}
 
 
 def _passes(of_ranks: Sequence[PassTimes]) -> PassTimes | None:
-    """Of the rank whose passes took longest; None where none was timed."""
+    """Passes of the rank that took longest, or None if none was timed."""
     slowest = max(of_ranks, key=lambda passes: sum(passes.seconds))
     return slowest if slowest.count else None
 
 
-def _tools(figures: Sequence[ToolFigures], generated: Sequence[Any]) -> Mapping[str, float]:
-    """Of a job with tools; by tool only those that were called."""
+def _tools(figures: Sequence[ToolFigures], generate_reports: Sequence[Any]) -> Mapping[str, float]:
+    """Metrics of a job with tools. Only tools that were called have metrics of their own."""
     if not figures:
         return {}
-    samples = max(sum(report.samples for report in generated), 1)
-    drawn = sum(report.sample_tokens for report in generated)
-    found = {
+    samples = max(sum(report.samples for report in generate_reports), 1)
+    drawn = sum(report.sample_tokens for report in generate_reports)
+    metrics = {
         "response_length/with_tools": (drawn + sum(f.tokens for f in figures)) / samples,
         "turns/mean": sum(f.turns for f in figures) / samples,
         "turns/cut_share": sum(f.cut for f in figures) / samples,
@@ -358,19 +380,19 @@ def _tools(figures: Sequence[ToolFigures], generated: Sequence[Any]) -> Mapping[
         for name in ("calls", "errors", "timeouts")
     )
     for tool, number in sorted(calls.items()):
-        found[f"tools/{tool}/calls"] = number / samples
-        found[f"tools/{tool}/error_share"] = errors[tool] / number
-        found[f"tools/{tool}/timeout_share"] = timeouts[tool] / number
-        found[f"tools/{tool}/seconds"] = sum(f.seconds.get(tool, 0.0) for f in figures) / number
-    return found
+        metrics[f"tools/{tool}/calls"] = number / samples
+        metrics[f"tools/{tool}/error_share"] = errors[tool] / number
+        metrics[f"tools/{tool}/timeout_share"] = timeouts[tool] / number
+        metrics[f"tools/{tool}/seconds"] = sum(f.seconds.get(tool, 0.0) for f in figures) / number
+    return metrics
 
 
-def _games(figures: Sequence[GameFigures], generated: Sequence[Any]) -> Mapping[str, float]:
-    """Of a job with an environment."""
+def _games(figures: Sequence[GameFigures], generate_reports: Sequence[Any]) -> Mapping[str, float]:
+    """Metrics of a job with an environment."""
     if not figures:
         return {}
-    samples = max(sum(report.samples for report in generated), 1)
-    drawn = sum(report.sample_tokens for report in generated)
+    samples = max(sum(report.samples for report in generate_reports), 1)
+    drawn = sum(report.sample_tokens for report in generate_reports)
     return {
         "response_length/with_observations": (drawn + sum(f.tokens for f in figures)) / samples,
         "turns/mean": sum(f.turns for f in figures) / samples,
@@ -383,12 +405,14 @@ def _games(figures: Sequence[GameFigures], generated: Sequence[Any]) -> Mapping[
     }
 
 
-def _agents(figures: Sequence[AgentFigures], generated: Sequence[Any]) -> Mapping[str, float]:
-    """Of a job with an agent."""
+def _agents(
+    figures: Sequence[AgentFigures], generate_reports: Sequence[Any]
+) -> Mapping[str, float]:
+    """Metrics of a job with an agent."""
     if not figures:
         return {}
-    samples = max(sum(report.samples for report in generated), 1)
-    drawn = sum(report.sample_tokens for report in generated)
+    samples = max(sum(report.samples for report in generate_reports), 1)
+    drawn = sum(report.sample_tokens for report in generate_reports)
     left_out = sum(f.left_out for f in figures)
     return {
         "response_length/with_messages": (drawn + sum(f.tokens for f in figures)) / samples,
@@ -402,8 +426,8 @@ def _agents(figures: Sequence[AgentFigures], generated: Sequence[Any]) -> Mappin
     }
 
 
-def _pairs_read(updated: Sequence[Any], seconds: float) -> Mapping[str, float]:
-    return {"tokens_per_second": sum(report.tokens for report in updated) / seconds}
+def _pairs_read(update_reports: Sequence[Any], seconds: float) -> Mapping[str, float]:
+    return {"tokens_per_second": sum(report.tokens for report in update_reports) / seconds}
 
 
 def _staleness(ages: Counter[int]) -> Mapping[str, float]:
@@ -412,22 +436,25 @@ def _staleness(ages: Counter[int]) -> Mapping[str, float]:
 
 
 def _partial_rollout(
-    generated: Sequence[Any], updated: Sequence[Any], more: Mapping[str, float]
+    generate_reports: Sequence[Any],
+    update_reports: Sequence[Any],
+    extra_metrics: Mapping[str, float],
 ) -> Mapping[str, float]:
-    """What goes on is of the last round, where dynamic sampling takes several."""
-    rounds = int(more.get("dynamic_sampling/rounds", 1))
-    last = generated[len(generated) - len(generated) // max(rounds, 1) :]
-    tokens = _summed(report.lineage.tokens_by_age for report in updated)
-    rows = sum(report.rows_by_age.total() for report in updated)
+    """Metrics of a partial rollout. With several rounds of dynamic sampling, unfinished groups are counted in
+    the last round."""
+    rounds = int(extra_metrics.get("dynamic_sampling/rounds", 1))
+    last = generate_reports[len(generate_reports) - len(generate_reports) // max(rounds, 1) :]
+    tokens = _sum_counters(report.lineage.tokens_by_age for report in update_reports)
+    rows = sum(report.rows_by_age.total() for report in update_reports)
     return {
         "staleness/tokens": sum(age * n for age, n in tokens.items()) / max(tokens.total(), 1),
         "partial_rollout/going_on": float(sum(report.going_on for report in last)),
-        "partial_rollout/mixed_share": sum(r.lineage.mixed for r in updated) / max(rows, 1),
+        "partial_rollout/mixed_share": sum(r.lineage.mixed for r in update_reports) / max(rows, 1),
     }
 
 
 def _pairs_as_means(metrics: Mapping[str, float]) -> Mapping[str, float]:
-    """What is told of pairs as means over these, not over tokens."""
+    """Convert the sums over pairs to means over pairs instead of tokens."""
     count = metrics.get("pairs/count")
     if count is None:
         return metrics
@@ -436,26 +463,29 @@ def _pairs_as_means(metrics: Mapping[str, float]) -> Mapping[str, float]:
     return {n: v for n, v in metrics.items() if n != "pairs/count"} | means
 
 
-def _critic(found: Mapping[str, float] | None) -> Mapping[str, float]:
-    """Of the critic's training; nothing without one. explained_variance: 1 − E[(V − R)²] / Var[R]."""
-    if found is None:
+def _critic(metrics: Mapping[str, float] | None) -> Mapping[str, float]:
+    """Metrics of the critic's training; empty without a critic.
+
+    explained_variance: 1 − E[(V − R)²] / Var[R].
+    """
+    if metrics is None:
         return {}
-    variance = found["returns/square"] - found["returns/mean"] ** 2
-    explained = 1 - found["error"] / variance if variance > 1e-12 else 0.0
+    variance = metrics["returns/square"] - metrics["returns/mean"] ** 2
+    explained = 1 - metrics["error"] / variance if variance > 1e-12 else 0.0
     left_out = ("entropy", "skipped", "returns/square")
-    kept = {f"critic/{name}": value for name, value in found.items() if name not in left_out}
-    return kept | {"critic/explained_variance": explained}
+    reported = {f"critic/{name}": value for name, value in metrics.items() if name not in left_out}
+    return reported | {"critic/explained_variance": explained}
 
 
-def _reward_parts(rewarded: Sequence[Any], samples: int) -> Mapping[str, float]:
+def _reward_parts(reward_reports: Sequence[Any], samples: int) -> Mapping[str, float]:
     sums: Counter[str] = Counter()
-    for report in rewarded:
+    for report in reward_reports:
         sums.update(report.parts)
     return {f"reward/{name}": value / max(samples, 1) for name, value in sums.items()}
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and unbiased standard deviation; (0, 0) for nothing."""
+    """Mean and unbiased standard deviation; (0, 0) for an empty sequence."""
     if not values:
         return 0.0, 0.0
     mean = sum(values) / len(values)

@@ -1,7 +1,7 @@
-"""A run's folder on remote storage: checkpoints that are whole or absent, and the run's records.
+"""A run's folder on remote storage: checkpoints that are complete or absent, and the run's records.
 
-Opened by `run_place`, written by `copies`. Speaks fsspec; the package of a protocol is imported when a
-job names it. Credentials are what that package finds in the environment.
+Opened by `run_place`, written by `copies`. Uses fsspec; the package of a protocol is imported when a job
+names it. That package reads the credentials from the environment.
 """
 
 import contextlib
@@ -25,21 +25,21 @@ from rljob_runtime.record.profiles.traces import FOLDER as TRACES
 EVENTS_NAME = "events.jsonl"
 RECORDS = ("rljob.yaml", EVENTS_NAME, "report.html", f"checkpoints/{BEST_FILE}")
 MARKER = "copy.json"
-"""Written last into a copied checkpoint, with the size of every file: without it the copy is torn."""
+"""Written last into a copied checkpoint, with the size of every file. A copy without it is torn."""
 EXTRAS = {"s3": "s3"}
-"""Protocols that need a package, and the extra that brings it."""
+"""Protocols that need a package, and the extra that installs it."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 60}},
     "file": {"auto_mkdir": True},
 }
 MOST_FILES = 64
-"""Small files that are copied at once; between them the deadline is looked at."""
+"""Small files that are copied together; the deadline is checked between such batches."""
 FRESH = {"use_listings_cache": False, "skip_instance_cache": True}
 
 
 @dataclass(slots=True)
 class Deadline:
-    """What fsspec calls while it copies a file: raises StorageError once `seconds` have passed."""
+    """A callback for fsspec that raises StorageError once `seconds` have passed."""
 
     seconds: float
     _end: float = field(init=False)
@@ -48,15 +48,15 @@ class Deadline:
         self._end = time.monotonic() + self.seconds
 
     def set_size(self, size: int | None) -> None:
-        """The size of the file that comes next."""
+        """Check the deadline before the next file, of this size."""
         self.check()
 
     def relative_update(self, inc: int = 1) -> None:
-        """So many bytes more."""
+        """Check the deadline after this many more bytes."""
         self.check()
 
     def check(self) -> None:
-        """Raise StorageError when it is too late."""
+        """Raise StorageError if the deadline has passed."""
         if time.monotonic() > self._end:
             raise StorageError(
                 f"it took longer than {self.seconds:g} s (spec.checkpoint.storage.remote."
@@ -66,8 +66,11 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRun:
-    """One run's folder. fs: an fsspec file system. root: the folder, as `fs` names it. uri: as users
-    name it. seconds: that a method may take, e.g. to copy a checkpoint. Every method raises StorageError."""
+    """The remote folder of one run.
+
+    fs: an fsspec file system. root: the folder's path in `fs`. uri: the folder's URI as users write it.
+    seconds: timeout of a method, e.g. of copying a checkpoint. Every method raises StorageError.
+    """
 
     fs: Any
     root: str
@@ -75,18 +78,18 @@ class RemoteRun:
     seconds: float
 
     def holds_run(self) -> bool:
-        """Whether a run has left a checkpoint or its events here."""
-        with self._told("cannot be read") as deadline:
+        """Return whether the folder contains a checkpoint or the events of a run."""
+        with self._storage_errors("cannot be read") as deadline:
             return bool(self._steps(deadline)) or self.fs.exists(f"{self.root}/{EVENTS_NAME}")
 
     def steps(self) -> list[int]:
-        """Steps whose checkpoints are here and whole, in rising order."""
-        with self._told("cannot be read") as deadline:
+        """Steps of the complete checkpoints, in ascending order."""
+        with self._storage_errors("cannot be read") as deadline:
             return self._steps(deadline)
 
     def put_checkpoint(self, step: int, source: Path) -> int:
-        """Copy a checkpoint's folder; its bytes. Replaces what is here of that step."""
-        with self._told(f"cannot take the checkpoint of step {step}") as deadline:
+        """Copy a checkpoint's folder and return its size. Replaces an existing copy of the step."""
+        with self._storage_errors(f"cannot take the checkpoint of step {step}") as deadline:
             target = self._folder(step)
             self._remove(target, deadline)
             files = sorted(file for file in source.rglob("*") if file.is_file())
@@ -99,10 +102,10 @@ class RemoteRun:
             return sum(sizes.values())
 
     def fetch_checkpoint(self, step: int, store: CheckpointStore) -> Path:
-        """Copy a whole checkpoint into the store; where it lies now."""
-        with self._told(f"cannot give the checkpoint of step {step}") as deadline:
+        """Copy a complete checkpoint into the store and return its path."""
+        with self._storage_errors(f"cannot give the checkpoint of step {step}") as deadline:
             draft = store.begin(step)
-            for name, size in self._marked(step).items():
+            for name, size in self._read_marker(step).items():
                 deadline.check()
                 if not is_within(name):
                     raise StorageError(
@@ -116,41 +119,41 @@ class RemoteRun:
             return store.publish(step)
 
     def disown(self, step: int) -> None:
-        """Let a checkpoint count as torn; its files stay until it is dropped or replaced."""
-        with self._told(f"cannot disown the checkpoint of step {step}") as deadline:
+        """Mark a checkpoint as torn. Its files remain until it is dropped or replaced."""
+        with self._storage_errors(f"cannot disown the checkpoint of step {step}") as deadline:
             deadline.check()
             self.fs.rm(f"{self._folder(step)}/{MARKER}")
 
     def keep(self, number: int, *, also: Collection[int] = ()) -> None:
-        """Drop all checkpoints but the newest whole ones, and those of steps in `also`."""
-        with self._told("cannot drop old checkpoints") as deadline:
-            kept = {*self._steps(deadline)[-number:], *also}
+        """Drop all checkpoints except the newest complete ones and those of the steps in `also`."""
+        with self._storage_errors("cannot drop old checkpoints") as deadline:
+            retained_steps = {*self._steps(deadline)[-number:], *also}
             for step in self._sizes():
-                if step not in kept:
+                if step not in retained_steps:
                     self._remove(self._folder(step), deadline)
 
     def drop_after(self, step: int) -> None:
-        """Drop the checkpoints of later steps, which a run that was rolled back has undone."""
-        with self._told("cannot drop checkpoints that were rolled back") as deadline:
-            for later in [found for found in self._sizes() if found > step]:
+        """Drop the checkpoints of later steps, which a rollback has undone."""
+        with self._storage_errors("cannot drop checkpoints that were rolled back") as deadline:
+            for later in [copied for copied in self._sizes() if copied > step]:
                 self._remove(self._folder(later), deadline)
 
     def put_records(self, folder: Path) -> None:
-        """Copy what the run says of itself, as far as it is there."""
+        """Copy the run's spec, events, report, stacks and traces, as far as they exist."""
         deadline = Deadline(self.seconds)
         for name in RECORDS:
             if (folder / name).is_file():
-                with self._told(f"cannot take {name}", deadline):
+                with self._storage_errors(f"cannot take {name}", deadline):
                     self._put(folder / name, name, deadline)
         self._put_hangs(folder, deadline)
         self._put_traces(folder, deadline)
 
     def put_hangs(self, folder: Path) -> None:
-        """Copy the stacks of deadlines that passed, as far as they are not there; the newest first."""
+        """Copy the stacks of all hangs that are not copied yet, the newest first."""
         self._put_hangs(folder, Deadline(self.seconds))
 
     def put_hang(self, folder: Path) -> None:
-        """Copy one deadline's stacks unless they are there."""
+        """Copy the stacks of one hang unless they are copied already."""
         self._put_hang(folder, Deadline(self.seconds))
 
     def _put_hangs(self, folder: Path, deadline: Deadline) -> None:
@@ -158,18 +161,18 @@ class RemoteRun:
             self._put_hang(summary.parent, deadline)
 
     def _put_hang(self, folder: Path, deadline: Deadline) -> None:
-        """Many files at once, as far as the file system can; the summary comes last."""
+        """Copy many files per request if the file system supports it. The summary comes last."""
         name = f"{HANGS}/{folder.name}"
-        with self._told(f"cannot take {name}", deadline):
+        with self._storage_errors(f"cannot take {name}", deadline):
             target = f"{self.root}/{name}"
             deadline.check()
             if self.fs.exists(f"{target}/{SUMMARY}"):
                 return
             names = sorted(file.name for file in folder.iterdir() if file.name != SUMMARY)
             for start in range(0, len(names), MOST_FILES):
-                some = names[start : start + MOST_FILES]
+                batch = names[start : start + MOST_FILES]
                 deadline.check()
-                self.fs.put([str(folder / n) for n in some], [f"{target}/{n}" for n in some])
+                self.fs.put([str(folder / n) for n in batch], [f"{target}/{n}" for n in batch])
             self._put(folder / SUMMARY, f"{name}/{SUMMARY}", deadline)
 
     def _put(self, file: Path, name: str, deadline: Deadline) -> None:
@@ -177,21 +180,21 @@ class RemoteRun:
         self.fs.put_file(str(file), f"{self.root}/{name}", callback=deadline)
 
     def _put_traces(self, folder: Path, deadline: Deadline) -> None:
-        """Copy those that are not there yet, or have another size."""
+        """Copy the traces that are missing or have another size."""
         files = sorted((folder / TRACES).glob("step-*/*.gz"))
         if not files:
             return
-        with self._told(f"cannot take {TRACES}", deadline):
-            there = self.fs.find(f"{self.root}/{TRACES}", detail=True)
-            sizes = {path: info["size"] for path, info in there.items()}
+        with self._storage_errors(f"cannot take {TRACES}", deadline):
+            remote_files = self.fs.find(f"{self.root}/{TRACES}", detail=True)
+            sizes = {path: info["size"] for path, info in remote_files.items()}
             for file in files:
                 name = file.relative_to(folder).as_posix()
                 if sizes.get(f"{self.root}/{name}") != file.stat().st_size:
                     self._put(file, name, deadline)
 
     def fetch_events(self, folder: Path) -> None:
-        """Replace the folder's events by those that are here, if there are any."""
-        with self._told(f"cannot give {EVENTS_NAME}") as deadline:
+        """Replace the folder's events by the remote ones, if there are any."""
+        with self._storage_errors(f"cannot give {EVENTS_NAME}") as deadline:
             if self.fs.exists(f"{self.root}/{EVENTS_NAME}"):
                 deadline.check()
                 draft = folder / f".{EVENTS_NAME}"
@@ -199,38 +202,38 @@ class RemoteRun:
                 draft.replace(folder / EVENTS_NAME)
 
     def _steps(self, deadline: Deadline) -> list[int]:
-        whole = []
+        complete = []
         for step, sizes in sorted(self._sizes().items()):
             deadline.check()
-            if self._is_whole(step, sizes):
-                whole.append(step)
-        return whole
+            if self._is_complete(step, sizes):
+                complete.append(step)
+        return complete
 
     def _folder(self, step: int) -> str:
         return f"{self.root}/checkpoints/step-{step:06d}"
 
     def _sizes(self) -> dict[int, dict[str, int]]:
-        """By step, the files that are there, whole or not, and their bytes."""
-        found: dict[int, dict[str, int]] = {}
+        """Sizes of the existing files by step, whether the checkpoint is complete or not."""
+        sizes_by_step: dict[int, dict[str, int]] = {}
         above = f"{self.root}/checkpoints/"
         for path, info in self.fs.find(above.rstrip("/"), detail=True).items():
             folder, _, name = path.removeprefix(above).partition("/")
             step = step_of(folder)
             if step is not None and name:
-                found.setdefault(step, {})[name] = info["size"]
-        return found
+                sizes_by_step.setdefault(step, {})[name] = info["size"]
+        return sizes_by_step
 
-    def _is_whole(self, step: int, sizes: dict[str, int]) -> bool:
+    def _is_complete(self, step: int, sizes: dict[str, int]) -> bool:
         if MARKER not in sizes:
             return False
         try:
-            marked = self._marked(step)
+            marked = self._read_marker(step)
         except (ValueError, TypeError):
-            return False  # torn, as without a marker
-        within = all(map(is_within, marked))
-        return within and marked == {n: size for n, size in sizes.items() if n != MARKER}
+            return False  # a torn marker counts as missing
+        all_within = all(map(is_within, marked))
+        return all_within and marked == {n: size for n, size in sizes.items() if n != MARKER}
 
-    def _marked(self, step: int) -> dict[str, int]:
+    def _read_marker(self, step: int) -> dict[str, int]:
         return dict(parse_json(self.fs.cat_file(f"{self._folder(step)}/{MARKER}")))
 
     def _remove(self, folder: str, deadline: Deadline) -> None:
@@ -240,23 +243,25 @@ class RemoteRun:
             self.fs.rm(folder, recursive=True)
 
     @contextlib.contextmanager
-    def _told(self, what: str, deadline: Deadline | None = None) -> Iterator[Deadline]:
-        """Every protocol has errors of its own: they leave here as StorageError. deadline: that of more than
-        this; without, one of its own."""
+    def _storage_errors(self, failure: str, deadline: Deadline | None = None) -> Iterator[Deadline]:
+        """Convert the errors of all protocols to StorageError.
+
+        deadline: of the enclosing operation; without one, a new deadline is started.
+        """
         try:
             yield deadline or Deadline(self.seconds)
         except StorageError as error:
             if str(error).startswith(self.uri):
                 raise
-            raise StorageError(f"{self.uri} {what}: {error}") from error
+            raise StorageError(f"{self.uri} {failure}: {error}") from error
         except Exception as error:
-            raise StorageError(f"{self.uri} {what}: {type(error).__name__}: {error}") from error
+            raise StorageError(f"{self.uri} {failure}: {type(error).__name__}: {error}") from error
 
 
 def open_remote(remote: RemoteStorage, path: str) -> RemoteRun:
-    """The run's folder `path` within the job's URI. Raises ConfigError when a package is missing.
+    """Open the run's folder `path` within the job's URI, without reading or writing anything.
 
-    Nothing is read or written yet.
+    Raises ConfigError if a package is missing.
     """
     import fsspec
 

@@ -1,4 +1,4 @@
-"""What a device's states report to the driver. Without torch, which the driver need not load."""
+"""Reports of a device's states to the driver. Without torch, which the driver does not need."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,14 +8,17 @@ from rljob_runtime.prompts.passed_rows import Passed
 from rljob_runtime.prompts.pool_rows import Lineage
 from rljob_runtime.record.digests import RankDigest
 from rljob_runtime.record.event_types import PassTimes
-from rljob_runtime.record.spans import OwnWork, Span
+from rljob_runtime.record.spans import DeviceWork, StageSpan
 
 
 @dataclass(slots=True, kw_only=True)
 class ToolFigures:
-    """What the samples of a share asked of tools. tokens: of answers. turns: of the policy. cut: samples that
-    ended with a call in their last turn. calls, errors, timeouts, seconds: by tool; seconds from a call to
-    its answer. idle_seconds: in which the device had nothing to do but to wait."""
+    """Sums over the tool calls of a share of the samples.
+
+    tokens: of results. turns: of the policy. cut: samples that ended with a call in their last turn. calls,
+    errors, timeouts, seconds: by tool; seconds from a call to its result. idle_seconds: time in which the
+    device only waited.
+    """
 
     tokens: int = 0
     turns: int = 0
@@ -29,10 +32,12 @@ class ToolFigures:
 
 @dataclass(slots=True, kw_only=True)
 class GameFigures:
-    """What the samples of a share played. tokens: of observations. moves: turns that the game answered.
-    seconds: of these, from a move to what followed. cut: samples that ended with their last turn and not with
-    their game; done: that ended with it; errors: whose game failed. idle_seconds: in which the device had
-    nothing to do but to wait."""
+    """Sums over the games of a share of the samples.
+
+    tokens: of observations. moves: turns that the game responded to. seconds: from these moves to the
+    responses. cut: samples that ended with their last turn before their game; done: samples whose game ended;
+    errors: samples whose game failed. idle_seconds: time in which the device only waited.
+    """
 
     tokens: int = 0
     turns: int = 0
@@ -46,10 +51,12 @@ class GameFigures:
 
 @dataclass(slots=True, kw_only=True)
 class AgentFigures:
-    """What agents did with the samples of a share. tokens: of their messages. turns: answers that are trained
-    on; requests: all that they asked for; left_out: tokens of the others. seconds: of sessions. cut: samples
-    that ran into a limit; errors: whose agent failed. idle_seconds: in which the device had nothing to do but
-    to wait."""
+    """Sums over the agent sessions of a share of the samples.
+
+    tokens: of the agents' messages. turns: responses that are trained on; requests: all responses that agents
+    requested; left_out: tokens of the others. seconds: of sessions. cut: samples that reached a limit;
+    errors: samples whose agent failed. idle_seconds: time in which the device only waited.
+    """
 
     tokens: int = 0
     turns: int = 0
@@ -63,8 +70,11 @@ class AgentFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureFigures:
-    """Of the prompts of a share. pictures: each prompt's counted once, which is how often it is moved and
-    seen. tokens: that stand for them, with each sample, as prompts' tokens are counted."""
+    """Counts of the pictures of a share of the prompts.
+
+    pictures: those of each prompt counted once, as they are moved and encoded once. tokens: placeholder
+    tokens, counted with each sample like other prompt tokens.
+    """
 
     pictures: int
     tokens: int
@@ -72,12 +82,12 @@ class PictureFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateReport:
-    """Sums over one worker's share of a batch; of a replica's devices, the first alone has any.
+    """Sums over one worker's share of a batch. Only the first device of a replica reports any.
 
-    response_tokens: that were drawn; sample_tokens: of the samples' responses, which a partial rollout
-    has made in several steps. lengths: of the samples, by sample_tokens. going_on: groups that were put into
-    the next step's pool. tools, games, agents: of jobs with any, whose tokens no other count has. shown:
-    of jobs whose prompts show pictures.
+    response_tokens: tokens that were drawn; sample_tokens: tokens of the samples' responses, which a partial
+    rollout draws over several steps. lengths: count of samples by sample_tokens. going_on: groups that were
+    put into the next step's pool. tools, games, agents: of jobs with these; no other count includes their
+    tokens. shown: of jobs with pictures.
     """
 
     samples: int = 0
@@ -91,51 +101,56 @@ class GenerateReport:
     tools: ToolFigures | None = None
     games: GameFigures | None = None
     agents: AgentFigures | None = None
-    span: Span
+    span: StageSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateReport:
-    """metrics: over the global batch, the mean of the step's optimizer steps. rows_by_age: this rank's
-    rows by the number of weight versions that their first tokens were behind. lineage: of a partial
-    rollout. passed: with a difficulty filter. tokens: of this rank's rows, prompts counted with each
-    response. taught: the critic's metrics. bad_rows: what the step was made of, where a metric is not finite
-    (`bad_batch`). passes: of the policy, none where a pipeline takes them all at once. received: second
-    copies of the step before, by the rank that they came from. digest: of what it was made of, and made."""
+    """Result of one rank's update.
+
+    metrics: over the global batch, the mean of the step's optimizer steps. rows_by_age: this rank's rows by
+    the number of weight versions that their first tokens were behind. lineage: of a partial rollout. passed:
+    with a difficulty filter. tokens: of this rank's rows, prompts counted with each response. critic_metrics:
+    of the critic. bad_rows: inputs of the step, if a metric is not finite (`bad_batch`). passes: of the
+    policy; none where a pipeline runs them together. received: work of the step before's second copies, by
+    the sending rank. digest: of the inputs and the result.
+    """
 
     metrics: dict[str, float]
     rows_by_age: Counter[int]
     lineage: Lineage | None = None
     passed: Passed | None = None
     tokens: int = 0
-    taught: dict[str, float] | None = None
+    critic_metrics: dict[str, float] | None = None
     bad_rows: list[dict[str, Any]] = field(default_factory=list)
     passes: PassTimes = field(default_factory=PassTimes)
-    received: dict[int, OwnWork] = field(default_factory=dict)
+    received: dict[int, DeviceWork] = field(default_factory=dict)
     digest: RankDigest = field(default_factory=RankDigest)
-    span: Span
+    span: StageSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareReport:
-    """margins: β·h of each of this worker's held-out pairs."""
+    """The margins β·h of this worker's held-out pairs."""
 
     margins: list[float]
-    span: Span
+    span: StageSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReshardFigures:
-    """Of one device. seconds: from the first step of the plan to the last, without checks. received_bytes:
-    from other devices. delta_bytes: what came of them where changes alone travel. released_bytes, kept_bytes:
-    of update weights, that went to the host and that are on the device while it generates. peak_bytes: of
-    both layouts' weights and buffers; bound_bytes: what it may
-    be. probe_gap: nats. back_seconds: of the copy that brought the update's weights back before;
-    waited_seconds: of it, what the device did nothing else in. gather, select, swap: seconds of exchanges,
-    of selection and copies, and of copies to the host, which overlap; swap_waited: of the last, what the
-    device did nothing else in. check_seconds: of sums and log-probs; checks: how many sums and sequences
-    were compared. host_bytes: kept there. course: of the device's
-    memory until the KV cache is there, as `memory` of the event (docs/events.md) without the device.
+    """Measurements of a reshard on one device.
+
+    seconds: from the first step of the plan to the last, without checks. received_bytes: from other devices.
+    delta_bytes: bytes actually transferred where only changes are sent. released_bytes, kept_bytes: update
+    weights that are on the host, and on the device, during generation. peak_bytes: peak of both layouts'
+    weights and buffers; bound_bytes: its upper bound. probe_gap: nats. back_seconds: of the earlier copy that
+    moved the update's weights back; waited_seconds: part of it in which the device only waited. gather,
+    select, swap: seconds of exchanges, of selection and copies, and of copies to the host, which overlap;
+    swap_waited: part of the last in which the device only waited. check_seconds: of sums and log-probs;
+    checks: number of sums and sequences that were compared. host_bytes: reserved on the host. course: the
+    device's memory until the KV cache is allocated, as `memory` of the event (docs/events.md) without the
+    device.
     """
 
     seconds: float
@@ -160,12 +175,15 @@ class ReshardFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlightFigures:
-    """Of one device that generates. before: version that it held. received_seconds: of the arrival of a
-    version; hidden_seconds: of these, in which the device generated; tokens: that it drew meanwhile, told by
-    the first device of a replica alone. received_bytes, delta_bytes: as of a reshard. switch_seconds: of the
-    copy from the host, in which the device did nothing else; check_seconds: of sums and log-probs after it.
-    probe_gap: nats, None where they are not compared; checks: how many names, sums and sequences were.
-    generating: whether it switched between two tokens of a batch."""
+    """Measurements of one device that received weights while it generated.
+
+    before: previous version of the weights. received_seconds: duration of the transfer; hidden_seconds: part
+    of it in which the device generated; tokens: drawn meanwhile, reported only by the first device of a
+    replica. received_bytes, delta_bytes: as for a reshard. switch_seconds: of the copy from the host, in
+    which the device does nothing else; check_seconds: of the sums and log-probs after it. probe_gap: nats,
+    None if log-probs are not compared; checks: number of names, sums and sequences that were. generating:
+    whether it switched between two tokens of a batch.
+    """
 
     before: int
     received_seconds: float
@@ -182,12 +200,15 @@ class InFlightFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncReport:
-    """checksum: of the weights that this device holds, the same on all devices of a job; empty where
-    they were checked otherwise. reshard: None where weights came as a stream. in_flight: None where the
-    device generated nothing meanwhile. rests: whether they are gone once the device has generated."""
+    """Result of one device's weight sync.
+
+    checksum: of this device's weights, equal on all devices of a job; empty if they were checked otherwise.
+    reshard: None if weights came as a stream. in_flight: None if the device generated nothing meanwhile.
+    rests: whether the weights are released once the device has generated.
+    """
 
     checksum: str
-    span: Span
+    span: StageSpan
     reshard: ReshardFigures | None = None
     in_flight: InFlightFigures | None = None
     rests: bool = False

@@ -1,4 +1,4 @@
-"""What a run says of itself: its facts at the start, and what to try at the end."""
+"""Facts of a run for its first event, and suggested commands for its last."""
 
 import os
 import platform
@@ -23,7 +23,7 @@ def run_facts(
     folder: Path | None = None,
     inputs: Mapping[str, str] | None = None,
 ) -> RunStartedEvent:
-    """The run's first event. folder: that the job's paths are relative to. inputs: digests of its files."""
+    """Build the run's first event. folder: base of the job's relative paths. inputs: digests of its files."""
     spec, memory = job.spec, job.spec.accelerator.memory
     return RunStartedEvent(
         name=job.metadata.name,
@@ -45,7 +45,10 @@ def run_facts(
             "system": platform.system(),
             "python": platform.python_version(),
         },
-        versions={name: found for name in PACKAGES if (found := _version(name))} | packages(spec),
+        versions={
+            name: installed_version for name in PACKAGES if (installed_version := _version(name))
+        }
+        | packages(spec),
         resumed_from=resumed_from,
         job_folder=str(folder) if folder else None,
         inputs=dict(inputs or {}),
@@ -53,7 +56,7 @@ def run_facts(
 
 
 def hints(status: str, *, job_file: Path, folder: Path, checkpoint: Path | None) -> list[str]:
-    """Commands that make sense now."""
+    """Suggest commands for a run that ended with this status."""
     if status == "succeeded":
         model = f"; {checkpoint}/model is a Hugging Face directory" if checkpoint else ""
         return [
@@ -80,7 +83,7 @@ def _dataset(data: Data) -> str | None:
 
 
 def processor_name() -> str:
-    """The processor as the system names it."""
+    """Name of the processor as reported by the system."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,6 +1,6 @@
-"""Tokens of the samples that a step's event shows: ids, texts, log-probs of the rollout and versions.
+"""Tokens of the samples in a step's event: ids, texts, log-probs of the rollout and versions.
 
-Called by the reward worker. No torch; of each group so few that the event stays small.
+Called by the reward worker. Without torch; the number of tokens per group keeps the event small.
 """
 
 import json
@@ -13,19 +13,22 @@ from rljob_runtime.record.event_types import Tokens
 from rljob_runtime.record.events import plain
 
 MOST_TOKENS = 48
-"""Of a response: its first ones."""
+"""Number of a response's first tokens that are shown."""
 GROUP_BYTES = 2560
-"""Of a group's tokens in the event; of three groups less than 8 KiB."""
+"""Limit for a group's tokens in the event; three groups take less than 8 KiB."""
 DIGITS = 4
 
 Texts = Callable[[Sequence[int]], list[str]]
-"""The text of each token on its own."""
+"""Decodes each token separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """ids: all tokens; drawn: of each, whether the policy drew it; logprobs, versions: of those drawn, in
-    their order. version: of the weights that drew the first. versions: empty where each is not known."""
+    """A response with all of its tokens.
+
+    ids: all tokens; drawn: whether the policy drew each token; logprobs, versions: of the drawn tokens, in
+    order. version: of the weights that drew the first one. versions: empty if they are not all known.
+    """
 
     ids: Sequence[int]
     drawn: Sequence[bool]
@@ -33,8 +36,8 @@ class Response:
     version: int
     versions: Sequence[int] = ()
 
-    def told(self, number: int, texts: Texts) -> Tokens:
-        """The first tokens, as the event has them."""
+    def first_tokens(self, number: int, texts: Texts) -> Tokens:
+        """Return the first tokens in the form of the event."""
         logprobs = _spread(self.logprobs, self.drawn[:number])
         versions = groupby(_spread(self.versions, self.drawn[:number]))
         return Tokens(
@@ -51,27 +54,27 @@ class Response:
 def shown_tokens(
     responses: Sequence[Response], rewards: Sequence[float], *, texts: Texts
 ) -> list[Tokens | None]:
-    """Of each response of a group what is told of its tokens; None where the bytes do not suffice.
+    """Select the tokens to show for each response of a group; None if the byte limit is reached.
 
-    The best and the worst come first.
+    The best and the worst response come first.
     """
     order = sorted(range(len(responses)), key=lambda i: -rewards[i])
     order = [*order[:1], *order[1:][-1:], *order[1:-1]]
-    found: list[Tokens | None] = [None] * len(responses)
-    left = GROUP_BYTES
+    shown: list[Tokens | None] = [None] * len(responses)
+    bytes_left = GROUP_BYTES
     for i in order:
         number = min(len(responses[i].ids), MOST_TOKENS)
         while number:
-            told = responses[i].told(number, texts)
-            size = len(json.dumps({"tokens": plain(told)}, separators=(",", ":")))
-            if size <= left:
-                found[i], left = told, left - size
+            tokens = responses[i].first_tokens(number, texts)
+            size = len(json.dumps({"tokens": plain(tokens)}, separators=(",", ":")))
+            if size <= bytes_left:
+                shown[i], bytes_left = tokens, bytes_left - size
                 break
-            number = min(number - 1, number * left // size)
-    return found
+            number = min(number - 1, number * bytes_left // size)
+    return shown
 
 
 def _spread(values: Iterable[Any], drawn: Sequence[bool]) -> list[Any]:
-    """Each drawn token's value, None for others."""
-    each = iter(values)
-    return [next(each, None) if was_drawn else None for was_drawn in drawn]
+    """Return the value of each drawn token, and None for the others."""
+    remaining = iter(values)
+    return [next(remaining, None) if was_drawn else None for was_drawn in drawn]

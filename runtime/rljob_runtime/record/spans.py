@@ -1,4 +1,4 @@
-"""When a stage ran on a worker: what the timeline of the report is drawn from."""
+"""Times at which stages ran on a worker; the report draws its timeline from them."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,23 +12,25 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnWork:
-    """What a device did by itself. seconds: without what it waited for others, their rows or collectives.
-    passes: one after the other over the tokens; of generation, the tokens of the longest response."""
+class DeviceWork:
+    """The work that one device did, without its waits for rows or collectives of other devices.
+
+    passes: number of consecutive passes over the tokens; for generation, the tokens of the longest response.
+    """
 
     seconds: float
     tokens: int
     passes: int
 
     @classmethod
-    def of(cls, passes: Passes) -> "OwnWork | None":
-        """None where none was timed."""
+    def of(cls, passes: Passes) -> "DeviceWork | None":
+        """Return the work of these passes, or None if none was timed."""
         if not passes.count:
             return None
         return cls(seconds=passes.seconds(), tokens=passes.tokens, passes=passes.count)
 
-    def __add__(self, other: "OwnWork") -> "OwnWork":
-        return OwnWork(
+    def __add__(self, other: "DeviceWork") -> "DeviceWork":
+        return DeviceWork(
             seconds=self.seconds + other.seconds,
             tokens=self.tokens + other.tokens,
             passes=self.passes + other.passes,
@@ -36,36 +38,42 @@ class OwnWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """Unix seconds. waited: of them, in which the worker had no samples to work on. own: of its device, where
-    that can be told from what others do."""
+class StageSpan:
+    """The time in which a stage ran on a worker, in unix seconds.
+
+    waited: seconds of it without samples to process. device_work: work of the worker's own device, if it can
+    be distinguished from that of other devices.
+    """
 
     start: float
     end: float
     waited: float = 0.0
-    own: OwnWork | None = None
+    device_work: DeviceWork | None = None
 
     @classmethod
-    def since(cls, start: float, own: OwnWork | None = None, *, waited: float = 0.0) -> "Span":
-        """From `start` until now."""
-        return cls(start=start, end=time.time(), waited=waited, own=own)
+    def since(
+        cls, start: float, device_work: DeviceWork | None = None, *, waited: float = 0.0
+    ) -> "StageSpan":
+        """Return the span from `start` until the current time."""
+        return cls(start=start, end=time.time(), waited=waited, device_work=device_work)
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration of the span."""
         return self.end - self.start
 
 
 class Stopwatch:
-    """Seconds in which something ran, in one thread; another may ask meanwhile. clock: seconds."""
+    """Measures the seconds in which a block ran in one thread; other threads may read it. clock: seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._run: tuple[float, float | None] = 0.0, None  # of what ended, and when the rest began
+        # seconds of ended blocks, and start of the running one
+        self._run: tuple[float, float | None] = 0.0, None
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """It runs in the body."""
+        """Measure the time of the block."""
         began = self._clock()
         self._run = self._run[0], began
         try:
@@ -74,45 +82,47 @@ class Stopwatch:
             self._run = self._run[0] + self._clock() - began, None
 
     def seconds(self) -> float:
-        """So far, what runs now included."""
+        """Seconds measured so far, including a running block."""
         ended, began = self._run
         return ended if began is None else ended + self._clock() - began
 
 
-class Work:
-    """What a worker does with a batch, from the first samples that it has; in one thread."""
+class BatchTimer:
+    """Measures a worker's work on a batch from its first samples on; used by one thread."""
 
     def __init__(self) -> None:
         self._start: float | None = None
         self._waiting = Stopwatch()
 
     def begin(self) -> None:
-        """There are samples; again, it changes nothing."""
+        """Start the timer when the first samples arrive. Later calls change nothing."""
         if self._start is None:
             self._start = time.time()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """The body waits for samples, which counts once there were some."""
+        """Count the block as waiting for samples, unless none have arrived yet."""
         if self._start is None:
             yield
         else:
             with self._waiting.running():
                 yield
 
-    def each(self, parts: Iterable[T]) -> Iterator[T]:
-        """The parts of the batch; between two of them it waits."""
-        found = iter(parts)
+    def each(self, shards: Iterable[T]) -> Iterator[T]:
+        """Yield the shards of the batch and count the time between them as waiting."""
+        iterator = iter(shards)
         while True:
             with self.waiting():
-                part = next(found, None)
-            if part is None:
+                shard = next(iterator, None)
+            if shard is None:
                 return
             self.begin()
-            yield part
+            yield shard
 
-    def span(self, own: OwnWork | None = None) -> Span:
-        """Until now."""
-        now = time.time()
-        start = now if self._start is None else self._start
-        return Span(start=start, end=now, waited=self._waiting.seconds(), own=own)
+    def span(self, device_work: DeviceWork | None = None) -> StageSpan:
+        """Return the span until the current time."""
+        end = time.time()
+        start = end if self._start is None else self._start
+        return StageSpan(
+            start=start, end=end, waited=self._waiting.seconds(), device_work=device_work
+        )

@@ -1,5 +1,5 @@
-"""What is shown of a run: a history of its events becomes terminal, page, charts, figures and advice.
+"""The displays of a run: a history of its events becomes terminal, page, charts, figures and advice.
 
-In: events, as they come or from a file. Out: text, HTML, Prometheus' text, and what trackers are sent.
-Called by `run` and `cli`. Knows no worker and asks none: whatever it shows has been an event.
+In: events, live or from a file. Out: text, HTML, Prometheus text, and the metrics sent to trackers. Called by
+`run` and `cli`. It never calls workers: all displayed data comes from events.
 """

@@ -1,7 +1,7 @@
-"""A run's figures for Prometheus, folded from its events.
+"""A run's Prometheus figures, accumulated from its events.
 
-What is now in the dock comes from each look of the `row_watch`. Counters begin with the driver's process.
-Served by the `status_server`.
+The `row_watch` passes the current rows of the dock. Counters start with the driver's process. `status_server`
+serves them.
 """
 
 import threading
@@ -31,7 +31,7 @@ from rljob_runtime.record.event_types import (
 from rljob_runtime.record.hang_files import ASKED
 from rljob_runtime.report.busy_seconds import BusySeconds
 from rljob_runtime.report.prometheus import families as f
-from rljob_runtime.report.prometheus.exposition import CONTENT_TYPE, Family, Samples
+from rljob_runtime.report.prometheus.exposition import CONTENT_TYPE, MetricFamily, MetricValues
 
 __all__ = ["CONTENT_TYPE", "RunFigures"]
 
@@ -40,7 +40,7 @@ ROW_KINDS = ("lacking", "ready", "leased")
 PEAK_OF = "memory/peak_bytes/"
 REWARD_OF = "reward/"
 NO_REWARDS = ("reward/errors",)
-"""Metrics that look like a reward's and are none."""
+"""Metrics with a reward's prefix that are not rewards."""
 FROM_ZERO = (f.STEPS, f.STEP_SECONDS, f.WARNINGS, f.HANGS, f.RECOVERY_SECONDS, f.SLOW)
 OF_LAST_STEP = (*f.STEP_METRICS.values(), f.REWARD, f.MEMORY_PEAK, f.STEP_METRIC)
 DROP_REASONS = ("lost", "stale")
@@ -58,7 +58,7 @@ RESHARD_PARTS = {
     "back_seconds": "back",
     "check_seconds": "check",
 }
-"""Label of each of the event's times."""
+"""Label of each duration of the event."""
 RESHARD_GAUGES = {
     "peak_bytes": f.RESHARD_PEAK,
     "bound_bytes": f.RESHARD_BOUND,
@@ -70,16 +70,18 @@ RESHARD_GAUGES = {
 
 @dataclass(slots=True)
 class RunFigures:
-    """What is known of a run. on_event and look are called by the driver's process, text by a server's
-    thread."""
+    """The current figures of a run.
 
-    _samples: Samples = field(default_factory=lambda: Samples(bounds=AGE_BOUNDS))
+    on_event and set_rows are called by the driver's process, text by a server's thread.
+    """
+
+    _samples: MetricValues = field(default_factory=lambda: MetricValues(bounds=AGE_BOUNDS))
     _busy: BusySeconds = field(default_factory=BusySeconds)
     _slow: dict[tuple[str, ...], set[int]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def on_event(self, event: Event) -> None:
-        """Take up what the event tells; some kinds tell nothing."""
+        """Update the figures; some kinds of events change nothing."""
         with self._lock:
             match event:
                 case RunStartedEvent():
@@ -106,15 +108,15 @@ class RunFigures:
                 case _:
                     self._take_trouble(event)
 
-    def look(self, rows: Mapping[str, RowCounts]) -> None:
-        """Rows at each state, now."""
+    def set_rows(self, rows: Mapping[str, RowCounts]) -> None:
+        """Set the current rows at each state."""
         with self._lock:
             for state, counts in rows.items():
                 for kind in ROW_KINDS:
                     self._samples.set(f.ROWS, getattr(counts, kind), state=state, rows=kind)
 
     def text(self) -> str:
-        """The exposition format."""
+        """Return the figures in the exposition format."""
         with self._lock:
             return self._samples.text()
 
@@ -154,7 +156,7 @@ class RunFigures:
             samples.set(f.BUSY, seconds, role=role, device=device)
 
     def _take_metrics(self, metrics: Mapping[str, float | None]) -> None:
-        """Of the last step: what it lacks, or what was not finite, is not told."""
+        """Set the metrics of the last step; missing and non-finite ones are removed."""
         for family in OF_LAST_STEP:
             self._samples.clear(family)
         for name, value in metrics.items():
@@ -169,12 +171,12 @@ class RunFigures:
 
     def _take_evaluation(self, event: EvaluationEvent) -> None:
         self._samples.set(f.EVALUATION_STEP, event.step)
-        for suite, told in {"": event, **(event.suites or {})}.items():
+        for suite, figures in {"": event, **(event.suites or {})}.items():
             for name, family in f.EVALUATION.items():
-                self._samples.set(family, getattr(told, name), suite=suite)
+                self._samples.set(family, getattr(figures, name), suite=suite)
 
     def _take_trouble(self, event: Event) -> None:
-        """Alarms, warnings, hangs, deaths, errors of rewards; and the checkpoint that one goes on from."""
+        """Count alarms, warnings, hangs, deaths and reward errors, and set the last checkpoint."""
         samples = self._samples
         match event:
             case AlarmEvent(alarm=alarm):
@@ -227,7 +229,7 @@ class RunFigures:
             samples.add(f.DROPPED, rows, reason=reason)
 
     def _take_reshard(self, event: ReshardEvent) -> None:
-        """Fields that are missing or null tell nothing."""
+        """Add a reshard; fields that are missing or null are skipped."""
         self._samples.add(f.RESHARDS, 1)
         self._add_parts(f.RESHARD_SECONDS, event, RESHARD_PARTS)
         self._add_totals(event, {"received_bytes": f.MOVED, "checks": f.RESHARD_CHECKS})
@@ -242,12 +244,12 @@ class RunFigures:
         totals = {"tokens": f.IN_FLIGHT_TOKENS, "received_bytes": f.IN_FLIGHT_BYTES}
         self._add_totals(event, {**totals, "checks": f.RESHARD_CHECKS})
 
-    def _add_parts(self, family: Family, event: Event, parts: Mapping[str, str]) -> None:
-        for name, part in parts.items():
+    def _add_parts(self, family: MetricFamily, event: Event, parts: Mapping[str, str]) -> None:
+        for name, label in parts.items():
             if (seconds := getattr(event, name)) is not None:
-                self._samples.add(family, seconds, part=part)
+                self._samples.add(family, seconds, part=label)
 
-    def _add_totals(self, event: Event, totals: Mapping[str, Family]) -> None:
+    def _add_totals(self, event: Event, totals: Mapping[str, MetricFamily]) -> None:
         for name, family in totals.items():
             if (number := getattr(event, name)) is not None:
                 self._samples.add(family, number)

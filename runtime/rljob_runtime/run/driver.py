@@ -34,7 +34,12 @@ from rljob_runtime.record.dock_events import dock_event, reason_of
 from rljob_runtime.record.event_types import CheckpointEvent, ResizeEvent, WarningEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.folders import folder_for_all
-from rljob_runtime.record.metrics import Evaluated, evaluation_metrics, pair_metrics, step_metrics
+from rljob_runtime.record.metrics import (
+    EvaluationResult,
+    evaluation_metrics,
+    pair_metrics,
+    step_metrics,
+)
 from rljob_runtime.record.profiles.writing import write_traces
 from rljob_runtime.run.alarm_actions import AlarmActions
 from rljob_runtime.run.alarm_watch import AlarmWatch
@@ -237,7 +242,7 @@ class Driver:
                 self.save()
             self.early_stopping.keep()
 
-    def _evaluated(self, name: str) -> Evaluated:
+    def _evaluated(self, name: str) -> EvaluationResult:
         """Of one set of held-out prompts."""
         batch = BatchName(
             kind="eval",
@@ -286,12 +291,12 @@ class Driver:
             step=self.step,
             seconds=seconds,
             recent_seconds=self.step_seconds[-20:],
-            generated=calls.reports("generate"),
-            rewarded=calls.reports("reward"),
-            updated=updated,
+            generate_reports=calls.reports("generate"),
+            reward_reports=calls.reports("reward"),
+            update_reports=updated,
             digest=digest,
             peaks=peaks,
-            more=self.schedule.metrics(),
+            extra_metrics=self.schedule.metrics(),
             phases=stages.take_phases(),
         )
         self.log.write(done)

@@ -11,7 +11,7 @@ from rljob_runtime.record.best import Best
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.event_types import BestEvent
 from rljob_runtime.record.events import EventLog
-from rljob_runtime.record.metrics import Evaluated
+from rljob_runtime.record.metrics import EvaluationResult
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class EarlyStopping:
         if self.best.step and self.store.path(self.best.step).exists():
             self.store.best.add(self.best.step)
 
-    def count(self, evaluated: Evaluated) -> bool:
+    def count(self, evaluated: EvaluationResult) -> bool:
         """Take an evaluation in; whether its checkpoint is to be kept as the best."""
         value = evaluated.value(self.best.metric)
         min_delta = self.rule.min_delta if self.rule else 0.0

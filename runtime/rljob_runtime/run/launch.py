@@ -49,7 +49,7 @@ from rljob_runtime.record.event_types import (
 )
 from rljob_runtime.record.events import EventLog, Subscriber
 from rljob_runtime.record.folders import folder_for_all
-from rljob_runtime.record.kept_logprobs import kept_folder
+from rljob_runtime.record.kept_logprobs import logprob_cache_folder
 from rljob_runtime.record.remote import EVENTS_NAME
 from rljob_runtime.record.run_facts import hints, run_facts
 from rljob_runtime.report.display.display import make_display
@@ -231,7 +231,7 @@ def _run(
                 run=hangs.run,
                 link=succession.link,
             )
-            watch = RowWatch(actors.dock, requests.figures.look)
+            watch = RowWatch(actors.dock, requests.figures.set_rows)
             driver = Driver(
                 job=job,
                 actors=actors,
@@ -423,7 +423,7 @@ def _make_actors(
         job,
         workers,
         models={name: for_all(path, shared=shared) for name, path in models.items()},
-        kept=kept_folder(
+        kept=logprob_cache_folder(
             job, model=models["policy"], base_dir=request.base_dir, cache_dir=request.cache_dir
         ),
         base_dir=request.base_dir,

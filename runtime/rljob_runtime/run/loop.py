@@ -122,7 +122,7 @@ def _roll_back(driver: Driver, back: RollBack) -> None:
     driver.alarm_actions.watch.rewind(back.step)
     driver.early_stopping.read(back.step)
     driver.evaluated = [made for made in driver.evaluated if made <= back.step]
-    driver.log.told.clear()
+    driver.log.already_written.clear()
     driver.schedule.roll_back(read_state(back.checkpoint).prompts)
     driver.stages.sync(back.step)
 
@@ -230,7 +230,7 @@ class Steps:
             self.untold = None
             raise
         self.untold = None
-        self.driver.log.told.clear()
+        self.driver.log.already_written.clear()
         self.driver.keep()
 
     def _rest(self) -> None:

@@ -178,7 +178,7 @@ class Recovery:
         driver.joined()
         driver.elastic.tell()
         if step < before:  # they are told anew
-            driver.log.told.clear()
+            driver.log.already_written.clear()
         missing = [member.role.rank for member in [*driver.actors.left_out, *away]]
         if dead.back or driver.actors.left_out:
             driver.left_out.tell(step, seconds=unix_seconds() - dead.since)

@@ -20,9 +20,9 @@ from rljob_runtime.prompts.rounds import CandidateRound, Round
 from rljob_runtime.record.event_types import InFlightEvent, ReshardEvent, WarningEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.metrics import in_flight_event, large_deltas, reshard_event
-from rljob_runtime.record.reward_errors import tell_reward_errors
+from rljob_runtime.record.reward_errors import write_reward_errors
 from rljob_runtime.record.span_events import write_spans
-from rljob_runtime.record.spans import Span
+from rljob_runtime.record.spans import StageSpan
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import INFERENCE_STATES, TRAINING_STATES
 
@@ -145,7 +145,7 @@ class Stages:
         for stage in ("generate", *INFERENCE_STATES, "compare", "reward", *TRAINING_STATES):
             spans = [getattr(report, "span", report) for report in calls.reports(stage)]
             self.spans(stage, batch.step, spans, calls.devices.get(stage, []), held_out)
-        tell_reward_errors(self.log, batch, calls.reports("reward"))
+        write_reward_errors(self.log, batch, calls.reports("reward"))
 
     def settle(self, calls: BatchCalls) -> bool:
         """Drop a batch that cannot go on, with its pools, and say whether it was trained on all the same.
@@ -241,7 +241,7 @@ class Stages:
         self,
         stage: str,
         step: int,
-        spans: Sequence[Span | None],
+        spans: Sequence[StageSpan | None],
         devices: Sequence[int],
         held_out: bool = False,
     ) -> None:

@@ -41,7 +41,7 @@ from rljob_runtime.record.event_types import (
 )
 from rljob_runtime.report.display.wording import straggler_text
 from rljob_runtime.report.run_figures import CONTENT_TYPE, RunFigures
-from rljob_runtime.report.watch.http_server import HttpServer, short_body, shows
+from rljob_runtime.report.watch.http_server import HttpServer, bears_token, short_body
 from rljob_runtime.report.watch.live_document import LiveRun
 from rljob_runtime.report.watch.runs import WatchedRun
 from rljob_runtime.report.watch.watched_page import Page
@@ -176,7 +176,7 @@ class StatusServer:
         return web.json_response({"told": told})
 
     def _admit(self, request: web.Request) -> None:
-        if not shows(request, self._token):
+        if not bears_token(request, self._token):
             raise web.HTTPUnauthorized
 
 

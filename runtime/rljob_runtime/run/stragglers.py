@@ -22,7 +22,7 @@ from rljob_runtime.processes.placement import Actors, Member
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.record.event_types import StragglerEvent
 from rljob_runtime.record.events import EventLog
-from rljob_runtime.record.spans import OwnWork, Span
+from rljob_runtime.record.spans import DeviceWork, StageSpan
 from rljob_runtime.run.stages import BatchCalls
 from rljob_runtime.samples.flow import INFERENCE_STATES
 
@@ -65,7 +65,7 @@ class Slow:
         )
 
 
-def slowness(peers: Mapping[Unit, OwnWork]) -> dict[Unit, float]:
+def slowness(peers: Mapping[Unit, DeviceWork]) -> dict[Unit, float]:
     """How many times the median of the others each takes, for a token or for a pass, whichever is less: few
     long samples take many passes, many short ones many tokens, and neither makes a device slow. Without those
     who are alone; at most 1 for who took less than LEAST_SECONDS."""
@@ -104,7 +104,7 @@ class StragglerWatch:
     """What was found in the last steps, of those that are otherwise than told."""
 
     def look(
-        self, work: Iterable[tuple[str, Mapping[Unit, OwnWork]]]
+        self, work: Iterable[tuple[str, Mapping[Unit, DeviceWork]]]
     ) -> tuple[list[Slow], list[Slow]]:
         """Take a step in, (state, peers) each; who is slow from now on, and who no more. A step in which a
         device has nothing to do says nothing of it."""
@@ -213,21 +213,21 @@ class Stragglers:
         )
 
 
-def own_work(calls: BatchCalls, state: str, each: int, first: int) -> dict[Unit, OwnWork]:
+def own_work(calls: BatchCalls, state: str, each: int, first: int) -> dict[Unit, DeviceWork]:
     """Of a state's devices, by unit: `each` devices from number `first` on share one."""
-    found: dict[int, OwnWork] = {}
+    found: dict[int, DeviceWork] = {}
     for device, call in zip(
         calls.devices.get(state, []), calls.of_stage.get(state, []), strict=True
     ):
         own = _own(call)
         if own is not None:
             found[device] = found[device] + own if device in found else own
-    units: dict[Unit, list[OwnWork]] = {}
+    units: dict[Unit, list[DeviceWork]] = {}
     for device, own in found.items():
         begin = device - (device - first) % each
         units.setdefault(tuple(range(begin, begin + each)), []).append(own)
     return {
-        unit: OwnWork(
+        unit: DeviceWork(
             seconds=max(own.seconds for own in members),
             tokens=sum(own.tokens for own in members),
             passes=max(own.passes for own in members),
@@ -236,11 +236,11 @@ def own_work(calls: BatchCalls, state: str, each: int, first: int) -> dict[Unit,
     }
 
 
-def moved_rows(calls: BatchCalls, hosts: Mapping[int, str]) -> list[dict[Unit, OwnWork]]:
+def moved_rows(calls: BatchCalls, hosts: Mapping[int, str]) -> list[dict[Unit, DeviceWork]]:
     """What the devices of each host moved to and from the dock, bytes as tokens and rows as passes, without
     waits for room. Peers are those that read and write for the same states by the same kinds of path: what is
     in shared memory takes less than what comes over TCP."""
-    alike: dict[Any, dict[str, list[tuple[int, OwnWork]]]] = {}
+    alike: dict[Any, dict[str, list[tuple[int, DeviceWork]]]] = {}
     for device, call in calls.moved.items():
         states = _result(call) or {}
         traffic = Traffic()
@@ -250,7 +250,7 @@ def moved_rows(calls: BatchCalls, hosts: Mapping[int, str]) -> list[dict[Unit, O
         if device not in hosts or not num_bytes:
             continue
         kind = (frozenset(states), traffic.shared_paths > 0, traffic.tcp_paths > 0)
-        own = OwnWork(
+        own = DeviceWork(
             seconds=traffic.transfer_seconds - traffic.waits.get(ROOM, 0.0),
             tokens=num_bytes,
             passes=max(1, traffic.rows + traffic.rows_read.total()),
@@ -265,7 +265,7 @@ def moved_rows(calls: BatchCalls, hosts: Mapping[int, str]) -> list[dict[Unit, O
     ]
 
 
-def copies_received(calls: BatchCalls) -> dict[Unit, OwnWork]:
+def copies_received(calls: BatchCalls) -> dict[Unit, DeviceWork]:
     """Second copies of the step before, by the device that sent each and the one that received it."""
     devices, updates = calls.devices.get("update", []), calls.of_stage.get("update", [])
     return {
@@ -275,11 +275,11 @@ def copies_received(calls: BatchCalls) -> dict[Unit, OwnWork]:
     }
 
 
-def _own(call: Call) -> OwnWork | None:
+def _own(call: Call) -> DeviceWork | None:
     """What it reports of itself; None of one that failed."""
     report = _result(call)
     span = getattr(report, "span", report)
-    return span.own if isinstance(span, Span) else None
+    return span.device_work if isinstance(span, StageSpan) else None
 
 
 def _result(call: Call) -> Any:

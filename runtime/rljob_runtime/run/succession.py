@@ -30,7 +30,13 @@ from rljob_runtime.record.event_types import (
     ResizeEvent,
     RunStartedEvent,
 )
-from rljob_runtime.record.events import EventLog, cut_rewound, events_in, gist, lines_until
+from rljob_runtime.record.events import (
+    EventLog,
+    cut_rewound,
+    event_identity,
+    events_in,
+    lines_until,
+)
 from rljob_runtime.run.alarm_watch import AlarmWatch
 from rljob_runtime.run.driver import Driver
 from rljob_runtime.run.run_request import RunRequest
@@ -124,7 +130,7 @@ class Position:
             lives=driver.lives,
             told=driver.told,
             size=driver.log.size,
-            rest=driver.log.told,
+            rest=driver.log.already_written,
             schedule=driver.schedule,
             before=driver.before,
             chains=driver.chains,
@@ -253,8 +259,10 @@ class Succession:
             told = [*events_in(lines_until(lines, position.size))]
             late = [*events_in(lines)]
         starts = [place for place, e in enumerate(told) if isinstance(e, RunStartedEvent)]
-        log.told = position.rest
-        log.told.update(what for event in late if (what := gist(event)) is not None)
+        log.already_written = position.rest
+        log.already_written.update(
+            what for event in late if (what := event_identity(event)) is not None
+        )
         self._earlier = [*told[starts[-1] if starts else 0 :], *late]
         return self._earlier
 

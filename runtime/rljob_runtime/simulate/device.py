@@ -23,7 +23,7 @@ from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.record.event_types import PassTimes
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.record.reports import GenerateReport, SyncReport, UpdateReport
-from rljob_runtime.record.spans import OwnWork, Span
+from rljob_runtime.record.spans import DeviceWork, StageSpan
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.simulate.decoding import ends
 from rljob_runtime.simulate.dock import Claimed
@@ -57,13 +57,13 @@ class Course:
     claims: list[Claimed] = field(default_factory=list)
     groups: list[float] = field(default_factory=list)
 
-    def span(self, now: float) -> Span:
+    def span(self, now: float) -> StageSpan:
         """Until now."""
         own = None
         if self.worked:
-            own = OwnWork(seconds=self.worked, tokens=self.tokens, passes=max(1, self.passes))
+            own = DeviceWork(seconds=self.worked, tokens=self.tokens, passes=max(1, self.passes))
         first = now if self.first is None else self.first
-        return Span(start=first, end=now, waited=self.waited, own=own)
+        return StageSpan(start=first, end=now, waited=self.waited, device_work=own)
 
 
 class SimulatedDevice:
@@ -114,7 +114,7 @@ class SimulatedDevice:
                 report, own = yield from self._generate(batch, claimed)
         size = min(degrees.model_devices, share[1] * degrees.replica_devices)
         yield world.meet(("generate", batch, place // degrees.model_devices), size)
-        span = Span(start=began, end=world.clock.unix_seconds(), own=own)
+        span = StageSpan(start=began, end=world.clock.unix_seconds(), device_work=own)
         return GenerateReport(**report, span=span)
 
     def infer(self, state: str, batch: BatchName, groups: range | None = None) -> Work:
@@ -174,19 +174,21 @@ class SimulatedDevice:
         began = self._world.clock.unix_seconds()
         yield self._world.costs.reshard_seconds
         self._version = version
-        span = Span(start=began, end=self._world.clock.unix_seconds())
+        span = StageSpan(start=began, end=self._world.clock.unix_seconds())
         return SyncReport(checksum="", span=span, rests=self._rests)
 
     def send(self, version: int) -> Work:
         """Give devices that go on generating this device's weights."""
         began = self._world.clock.unix_seconds()
         yield self._world.costs.reshard_seconds
-        return SyncReport(checksum="", span=Span(start=began, end=self._world.clock.unix_seconds()))
+        return SyncReport(
+            checksum="", span=StageSpan(start=began, end=self._world.clock.unix_seconds())
+        )
 
     def switch(self, version: int) -> SyncReport:
         """Generate with the weights that were sent."""
         self._version, now = version, self._world.clock.unix_seconds()
-        return SyncReport(checksum="", span=Span(start=now, end=now))
+        return SyncReport(checksum="", span=StageSpan(start=now, end=now))
 
     def save(self, folder: Path) -> Work:
         """Takes the time of a checkpoint, and writes none."""
@@ -253,7 +255,7 @@ class SimulatedDevice:
 
     def _generate(
         self, batch: BatchName, claimed: Claimed
-    ) -> Generator[Any, Any, tuple[dict[str, Any], OwnWork]]:
+    ) -> Generator[Any, Any, tuple[dict[str, Any], DeviceWork]]:
         """Samples of the claim, from the first to the last."""
         world = self._world
         drawn, (_, samples) = world.drawn(batch), world.sizes(batch)
@@ -278,7 +280,7 @@ class SimulatedDevice:
             "lengths": Counter(responses.tolist()),
             "clipped": int((responses == longest).sum()),
         }
-        return report, OwnWork(seconds=passed, tokens=tokens, passes=int(responses.max()))
+        return report, DeviceWork(seconds=passed, tokens=tokens, passes=int(responses.max()))
 
     def _read(
         self,

@@ -8,7 +8,7 @@ import numpy as np
 from rljob_runtime.dock.growing import Array
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.processes.actors.reward_worker import CLAIM_ROWS, RewardReport
-from rljob_runtime.record.spans import Span
+from rljob_runtime.record.spans import StageSpan
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import (
     PICTURE_COLUMNS,
@@ -116,7 +116,7 @@ class SimulatedRewards:
             self._count(claimed.count, int(claimed.lengths["response"].sum()))
             self._report(report, claimed.index_n, drawn.passed_GN[at])
         now = world.clock.unix_seconds()
-        report.span = Span(start=first or now, end=now, waited=waited)
+        report.span = StageSpan(start=first or now, end=now, waited=waited)
         return report
 
     def traffic(self) -> dict[str, Traffic]:

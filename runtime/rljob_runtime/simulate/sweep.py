@@ -15,7 +15,7 @@ from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob
 from rljob_plan.plan import model_problems
 from rljob_runtime.errors import RljobError
-from rljob_runtime.report.analysis.advice import merged
+from rljob_runtime.report.analysis.advice import merge_change
 from rljob_runtime.simulate.answers import Answers
 from rljob_runtime.simulate.several import Asked, answered
 
@@ -127,7 +127,7 @@ def _changed(manifest: Mapping[str, Any], change: Mapping[str, Any]) -> RLJob | 
         part = value
         for key in reversed(f"spec.{path}".split(".")):
             part = {key: part}
-        manifest = merged(manifest, part)
+        manifest = merge_change(manifest, part)
     try:
         return read_job(manifest)
     except InvalidJob as invalid:

@@ -28,7 +28,7 @@ from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.record.reports import ReshardFigures, SyncReport
-from rljob_runtime.record.spans import Span
+from rljob_runtime.record.spans import StageSpan
 from rljob_runtime.rollout.rollout_engine import SleepingEngine, SlicedEngine, TakingEngine
 from rljob_runtime.rollout.sync_probe import gap_of, policy_logprobs, probe_sequences
 from rljob_runtime.weights.reshard.executor import New, Resharder
@@ -136,7 +136,7 @@ class Reshard:
         with self._telling(version):
             self.ready_to_train()
             figures = self._reshard(version)
-        span = Span.since(started)
+        span = StageSpan.since(started)
         return SyncReport(checksum="", span=span, reshard=figures, rests=self.rests)
 
     def send(self, version: int) -> SyncReport:
@@ -146,7 +146,7 @@ class Reshard:
             if self.group is not None and self.group.is_source:
                 self.group.announce(version)
             self._exchange(version, self._made)
-        return SyncReport(checksum="", span=Span.since(started))
+        return SyncReport(checksum="", span=StageSpan.since(started))
 
     def take(self, version: int, new: New) -> Tensor:
         """What was sent, into other memory than the engine's; log-probs of the probe's tokens [T]. Raises as

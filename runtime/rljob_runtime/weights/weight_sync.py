@@ -23,7 +23,7 @@ from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.weight_stream import Announced, pack_outlines, unpack_outlines
 from rljob_runtime.models.weights import WeightsDigest
 from rljob_runtime.record.reports import SyncReport
-from rljob_runtime.record.spans import Span
+from rljob_runtime.record.spans import StageSpan
 from rljob_runtime.rollout.rollout_engine import RolloutEngine
 from rljob_runtime.rollout.rollout_table import DTYPES
 from rljob_runtime.rollout.sync_probe import (
@@ -99,7 +99,7 @@ class WeightSync:
             checksum = sent.hex()
             if self.rollout is not None:
                 check_arrived(checksum, self.rollout.checksum(), version)
-        return SyncReport(checksum=checksum, span=Span.since(started), rests=self.rests)
+        return SyncReport(checksum=checksum, span=StageSpan.since(started), rests=self.rests)
 
     def end_generation(self) -> None:
         """Make room for what follows, where the engine can."""
@@ -132,7 +132,7 @@ class WeightSync:
             group.broadcast_bytes(seal.packed(), f"{named}, their sum")
             problem = group.agree(what=f"{named}, their sum")
         check_agreed(problem, version)
-        return SyncReport(checksum=sent.hex(), span=Span.since(started))
+        return SyncReport(checksum=sent.hex(), span=StageSpan.since(started))
 
     def ready_to_train(self) -> None:
         """They stay on the device."""

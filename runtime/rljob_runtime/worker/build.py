@@ -27,7 +27,7 @@ from rljob_runtime.models.loading import read_scorer
 from rljob_runtime.models.lora import WithoutAdapters
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.fully_sharded import held_rows
-from rljob_runtime.record.kept_logprobs import KeptLogprobs
+from rljob_runtime.record.kept_logprobs import LogprobCache
 from rljob_runtime.rollout.agents.agent_turns import AgentDesk
 from rljob_runtime.rollout.agents.session import SessionLimits
 from rljob_runtime.rollout.partners import Nobody
@@ -472,7 +472,7 @@ def make_inference(
             resting=resting,
         )
     if context.kept is not None:
-        made["reference"].kept = KeptLogprobs(folder=context.kept)
+        made["reference"].kept = LogprobCache(folder=context.kept)
     if spec.teacher is not None:
         frozen, _ = _frozen(context, "teacher", met.teacher, dtype=spec.teacher.dtype)
         own = _shown_to(context, "teacher", shown, spec.teacher)

@@ -15,7 +15,7 @@ from rljob_runtime.algorithms import dpo
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.record.reports import CompareReport
-from rljob_runtime.record.spans import Work
+from rljob_runtime.record.spans import BatchTimer
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
@@ -37,7 +37,7 @@ class Compare:
 
     def run(self, batch: BatchName) -> CompareReport:
         """Margins of the share; of a replica's ranks, the one that leads has any."""
-        work, margins = Work(), list[float]()
+        work, margins = BatchTimer(), list[float]()
         params = self.spec.algorithm.params
         assert isinstance(params, DPOParams), "the rules allow no other algorithm with pairs"
         replica, replicas = self.ranks.share

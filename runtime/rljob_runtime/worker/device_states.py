@@ -9,7 +9,7 @@ from torch import Tensor
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.record.checkpoint import CRITIC_FOLDER
-from rljob_runtime.record.checksums import compared, leave_sums
+from rljob_runtime.record.checksums import verifying_checksums, write_rank_sums
 from rljob_runtime.record.reports import SyncReport
 from rljob_runtime.rollout.agents.agent_turns import AgentDesk
 from rljob_runtime.rollout.rollout_engine import GameSettings, Sampling, ToolSettings
@@ -97,7 +97,7 @@ class DeviceStates:
         files = self.policy.save(folder, at=self.port.values)
         if self.critic is not None:
             files += self.critic.save(folder / CRITIC_FOLDER)
-        leave_sums(folder, files, rank=self.policy.share[0])
+        write_rank_sums(folder, files, rank=self.policy.share[0])
 
     def load(self, folder: Path, *, step: int) -> None:
         """Read what `save` wrote after this step; a `sync` follows before anything is generated. All update
@@ -105,7 +105,7 @@ class DeviceStates:
         CheckpointError."""
         assert self.policy is not None and self.update is not None, "only update ranks load"
         self.port.ready_to_train()
-        with compared(folder, share=self.policy.share):
+        with verifying_checksums(folder, share=self.policy.share):
             self.policy.load(folder)
             if self.critic is not None:
                 self.critic.load(folder / CRITIC_FOLDER)

@@ -23,7 +23,7 @@ from rljob_runtime.record.reports import (
     PictureFigures,
     ToolFigures,
 )
-from rljob_runtime.record.spans import OwnWork, Span, Stopwatch
+from rljob_runtime.record.spans import DeviceWork, StageSpan, Stopwatch
 from rljob_runtime.rollout.rollout_engine import (
     AgentPlayers,
     GameSettings,
@@ -105,7 +105,7 @@ class Generate:
             tools=tools,
             games=games,
             agents=agents,
-            span=Span.since(
+            span=StageSpan.since(
                 started, own_work(made, seconds, tools, games, agents), waited=waiting.seconds()
             ),
         )
@@ -180,7 +180,7 @@ def own_work(
     tools: ToolFigures | None,
     games: GameFigures | None,
     agents: AgentFigures | None = None,
-) -> OwnWork | None:
+) -> DeviceWork | None:
     """Of a replica's first device. made: parts of a sample have its uid. seconds: in the engine, of which it
     had nothing to do but to wait for tools, games and agents in some."""
     drawn = Counter[str]()
@@ -190,7 +190,7 @@ def own_work(
         return None
     idle = sum(figures.idle_seconds for figures in (tools, games, agents) if figures)
     passes = max(drawn.values())
-    return OwnWork(seconds=max(seconds - idle, 0.0), tokens=drawn.total(), passes=passes)
+    return DeviceWork(seconds=max(seconds - idle, 0.0), tokens=drawn.total(), passes=passes)
 
 
 def picture_figures(

@@ -18,7 +18,7 @@ from torch import Tensor
 from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.record.reports import InFlightFigures, SyncReport
-from rljob_runtime.record.spans import Span
+from rljob_runtime.record.spans import StageSpan
 from rljob_runtime.rollout.rollout_engine import SwitchingEngine
 from rljob_runtime.rollout.sync_probe import check_probe, gap_of
 from rljob_runtime.weights.arrivals import Arrival
@@ -114,7 +114,7 @@ class InFlight:
         gap = self._probed(switched.arrived.expected_T, version)
         seconds = time.perf_counter() - checked
         figures = self._figures(switched, probe_gap=gap, check_seconds=seconds)
-        return SyncReport(checksum=checksum, span=Span.since(started), in_flight=figures)
+        return SyncReport(checksum=checksum, span=StageSpan.since(started), in_flight=figures)
 
     def _probed(self, expected_T: Tensor, version: int) -> float | None:
         """Distance of log-probs from the source's, in nats. Raises WeightsError where it is more than types

@@ -20,8 +20,8 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.models.policy_model import PolicyModel
-from rljob_runtime.record.kept_logprobs import KeptLogprobs, name_of
-from rljob_runtime.record.spans import OwnWork, Span, Work
+from rljob_runtime.record.kept_logprobs import LogprobCache, row_key
+from rljob_runtime.record.spans import BatchTimer, DeviceWork, StageSpan
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.tensors import array_of, ragged_of
@@ -83,12 +83,12 @@ class Inference:
     masked: bool = False
     ledger: MemoryLedger | None = None
     resting: SwappedOut | None = None
-    kept: KeptLogprobs | None = None
+    kept: LogprobCache | None = None
     pictures: "PictureReader | None" = None
     ready: Callable[[], None] = lambda: None
     _passes: Passes = field(init=False, default_factory=Passes)
 
-    def run(self, batch: BatchName, groups: range | None = None) -> Span:
+    def run(self, batch: BatchName, groups: range | None = None) -> StageSpan:
         """Write the column for the share, as its responses come. groups: that the batch has; None: those of a
         step or an evaluation. Raises DeviceMemoryError."""
         groups = groups or range(self._num_prompts(batch))
@@ -103,10 +103,10 @@ class Inference:
         finally:
             self.resting.release()  # the host has them still
 
-    def _run(self, batch: BatchName, groups: range) -> Span:
-        work, self._passes = Work(), Passes()
+    def _run(self, batch: BatchName, groups: range) -> StageSpan:
+        work, self._passes = BatchTimer(), Passes()
         if self.kept is not None and self.ranks.leads:
-            self.kept.look()
+            self.kept.load_new_files()
         replica, replicas = self.ranks.share
         num_groups = sum(group % replicas == replica for group in groups)
         parts = read_together(
@@ -124,16 +124,16 @@ class Inference:
                 if self.ranks.leads:
                     self.dock.write(part.rows, {self.column: scored})
         if self.kept is not None:
-            self.kept.keep()
-        return work.span(OwnWork.of(self._passes))
+            self.kept.write_new_rows()
+        return work.span(DeviceWork.of(self._passes))
 
-    def _known(self, kept: KeptLogprobs, samples: SampleBatch) -> Ragged:
+    def _known(self, kept: LogprobCache, samples: SampleBatch) -> Ragged:
         """As `_scored`, computed where a row is missing: of a pass all rows, on all ranks that it needs."""
         names, found = list[bytes](), None
         if self.ranks.leads:
             prompts = [samples.prompts[group] for group in samples.group_of_B.tolist()]
             both = zip(prompts, samples.responses, strict=True)
-            names = [name_of(array_of(prompt), array_of(response)) for prompt, response in both]
+            names = [row_key(array_of(prompt), array_of(response)) for prompt, response in both]
             found = kept.find(names)
         if any_of(self.ranks.together, self.ranks.leads and found is None):
             scored = self._scored(samples)

@@ -26,7 +26,7 @@ from rljob_runtime.prompts.pool_rows import (
 )
 from rljob_runtime.prompts.rounds import Round
 from rljob_runtime.record.reports import GameFigures, GenerateReport, ToolFigures
-from rljob_runtime.record.spans import Span, Stopwatch
+from rljob_runtime.record.spans import StageSpan, Stopwatch
 from rljob_runtime.rollout.rollout_engine import (
     GameSettings,
     Generated,
@@ -90,7 +90,7 @@ class PartialRollout:
             if work:
                 work.put_going_on()
         if work is None:
-            return GenerateReport(span=Span.since(started))
+            return GenerateReport(span=StageSpan.since(started))
         return work.report(started, replica.generating.seconds() - before, sampling)
 
     def _begin(self, batch: BatchName, now: Round, share: tuple[int, int]) -> "_Work":
@@ -238,7 +238,7 @@ class _Work:
             going_on=len(self.groups) - len(trained),
             tools=tools,
             games=games,
-            span=Span.since(started, own),
+            span=StageSpan.since(started, own),
         )
 
     def _tools(self, trained: Sequence[OpenSample], tools: ToolSettings) -> ToolFigures:

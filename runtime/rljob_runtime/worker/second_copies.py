@@ -27,7 +27,7 @@ from rljob_runtime.devices.presence import Presence
 from rljob_runtime.devices.wire import Pending
 from rljob_runtime.devices.world_connections import CONNECTIONS
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.record.spans import OwnWork
+from rljob_runtime.record.spans import DeviceWork
 from rljob_runtime.worker.device_role import DeviceRole
 from rljob_runtime.worker.kept_room import FileRoom, Room
 from rljob_runtime.worker.kept_state import KeptState, Parts, copied, outline_of
@@ -56,7 +56,7 @@ class SecondCopies:
         """Wait until the last copies are whole, before the next step changes anything. Raises WorkerError
         where one did not come, at the latest when a message took longer than `join` was told."""
 
-    def take_received(self) -> dict[int, OwnWork]:
+    def take_received(self) -> dict[int, DeviceWork]:
         """By rank, what it took to receive its last copy, bytes as tokens; once each."""
         return {}
 
@@ -115,7 +115,7 @@ class PeerCopies(SecondCopies):
         self._presence: Presence | None = None
         self._summed: Future[None] = _done()
         self._underway: dict[Future[None], int] = {}
-        self._received: dict[int, OwnWork] = {}
+        self._received: dict[int, DeviceWork] = {}
 
     def join(self, seconds: float) -> None:
         with CONNECTIONS.of_groups():
@@ -183,7 +183,7 @@ class PeerCopies(SecondCopies):
             if place.step > after:
                 place.state = None
 
-    def take_received(self) -> dict[int, OwnWork]:
+    def take_received(self) -> dict[int, DeviceWork]:
         taken, self._received = self._received, {}
         return taken
 
@@ -195,7 +195,7 @@ class PeerCopies(SecondCopies):
 
         place.state = came = KeptState.receive(other, group=group, room=place.room, begins=mark)
         mark()
-        self._received[other] = OwnWork(
+        self._received[other] = DeviceWork(
             seconds=marks[1] - marks[0], tokens=came.num_bytes, passes=1
         )
 

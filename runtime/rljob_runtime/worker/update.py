@@ -22,7 +22,7 @@ from rljob_runtime.prompts.passed_rows import Passed
 from rljob_runtime.prompts.pool_rows import Lineage
 from rljob_runtime.record.digests import RankDigest, RowSums
 from rljob_runtime.record.reports import UpdateReport
-from rljob_runtime.record.spans import OwnWork, Span, Work
+from rljob_runtime.record.spans import BatchTimer, DeviceWork, StageSpan
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
@@ -55,7 +55,7 @@ class _Begun:
     lineage: Lineage | None
     passed: Passed | None
     sums: RowSums
-    work: Work
+    work: BatchTimer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,13 +115,15 @@ class Update:
         self.settle(batch.step)
         if taught is None:
             return report
-        return replace(report, taught=taught.metrics, bad_rows=report.bad_rows or taught.bad_rows)
+        return replace(
+            report, critic_metrics=taught.metrics, bad_rows=report.bad_rows or taught.bad_rows
+        )
 
     def has_read(self, batch: BatchName) -> bool:
         """Whether `finish` would train on this batch."""
         return self._begun is not None and self._begun.batch == batch
 
-    def read(self, batch: BatchName) -> Span:
+    def read(self, batch: BatchName) -> StageSpan:
         """Take the share in; no weight moves before `finish`. What was read before and not finished is thrown
         away. Raises as `run`."""
         if self._begun is not None:
@@ -175,7 +177,7 @@ class Update:
             tokens=sum(row.lengths["prompt"] + row.lengths["response"] for row in rows),
             passes=begun.training.passes,
             digest=RankDigest(rows=begun.sums),
-            span=begun.work.span(OwnWork.of(begun.training.own)),
+            span=begun.work.span(DeviceWork.of(begun.training.own)),
         )
 
     def _bad_rows(self, begun: _Begun) -> list[BadRow]:
@@ -206,12 +208,12 @@ class Update:
         training: Training,
         told: tuple[Lineage | None, Passed | None],
         sums: RowSums,
-    ) -> Work:
+    ) -> BatchTimer:
         """Give the share to the training as it comes; returns what was waited for.
 
         Ends once all ranks have theirs: one that trains alone would wait for ever.
         """
-        work = Work()
+        work = BatchTimer()
         with agreed(self.ranks.everyone):
             sizes = self.spec.batch
             read = read_together(

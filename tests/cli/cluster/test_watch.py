@@ -16,7 +16,7 @@ from rljob_runtime.cli.cluster.watched import PATIENCE_SECONDS, ClusterRun
 from rljob_runtime.errors import ClusterError, NoAnswer
 from rljob_runtime.record.event_types import StepEvent
 from rljob_runtime.report.watch.live_document import LiveRun
-from rljob_runtime.report.watch.runs import Pulse
+from rljob_runtime.report.watch.runs import RunActivity
 
 Now = Callable[[], float]
 
@@ -89,7 +89,7 @@ def test_a_head_that_was_made_anew_is_read_from_its_beginning(run, watch, server
 
     news = found.news()
 
-    assert news.afresh
+    assert news.restarted
     assert [event.step for event in news.events if event.kind == "step"] == [1, 2]
 
 
@@ -110,17 +110,17 @@ def test_what_is_waited_for_is_told(watch, server, pods, text: str) -> None:
     found = watch()
 
     assert found.news().events == []
-    standing = found.standing(Pulse(), 0.0)
+    standing = found.status(RunActivity(), 0.0)
     assert (standing.over, standing.text) == (False, text)
 
 
 def test_an_attempt_that_failed_is_followed_by_the_next(run, watch, server) -> None:
     run.events = make_events(steps=2, finished="failed")
     run.write()
-    found, pulse = watch(), Pulse()
+    found, pulse = watch(), RunActivity()
     pulse.add(found.news())
 
-    between = found.standing(pulse, 0.0)
+    between = found.status(pulse, 0.0)
     server.jobs = [ended("Failed")]
     found.news()
 
@@ -128,7 +128,7 @@ def test_an_attempt_that_failed_is_followed_by_the_next(run, watch, server) -> N
         False,
         "the attempt has ended; waiting for what follows",
     )
-    assert found.standing(pulse, 0.0).over
+    assert found.status(pulse, 0.0).over
 
 
 def test_a_job_that_ended_without_its_pods_tells_where_its_run_lies(watch, server) -> None:
@@ -136,7 +136,7 @@ def test_a_job_that_ended_without_its_pods_tells_where_its_run_lies(watch, serve
     found = watch()
     found.news()
 
-    standing = found.standing(Pulse(), 0.0)
+    standing = found.status(RunActivity(), 0.0)
 
     assert (standing.over, standing.code) == (True, 0)
     assert standing.text == (
@@ -152,7 +152,7 @@ def test_an_api_server_that_is_away_is_waited_for_until_a_deadline(watch, server
 
     now[0] = PATIENCE_SECONDS - 1
     waited = found.news().events
-    told = found.standing(Pulse(), 0.0)
+    told = found.status(RunActivity(), 0.0)
     server.refusals = {f"{CORE}/pods": refusal(503, "down")}
     now[0] = PATIENCE_SECONDS + 1
 

@@ -11,7 +11,7 @@ from whole_runs import SMALL_JOB
 
 from rljob_runtime.cli.main import app
 from rljob_runtime.record.checkpoint import CheckpointStore
-from rljob_runtime.record.checksums import leave_sums
+from rljob_runtime.record.checksums import write_rank_sums
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     store = CheckpointStore(folder=tmp_path / "checkpoints", keep=5)
 
     def leave(draft: Path) -> None:
-        leave_sums(draft, [file for file in draft.rglob("*") if file.is_file()], rank=0)
+        write_rank_sums(draft, [file for file in draft.rglob("*") if file.is_file()], rank=0)
 
     for step in (2, 4):
         save(store, step, leave)

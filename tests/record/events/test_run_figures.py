@@ -133,8 +133,8 @@ def test_warehouses_tell_the_last_step_and_whether_rows_are_held_twice(
 def test_rows_at_each_state_are_those_of_the_last_look(
     server: StatusServer, figures: RunFigures
 ) -> None:
-    figures.look({"reward": RowCounts(lacking=5, ready=2, leased=1, acknowledged=0)})
-    figures.look({"reward": RowCounts(lacking=0, ready=6, leased=1, acknowledged=1)})
+    figures.set_rows({"reward": RowCounts(lacking=5, ready=2, leased=1, acknowledged=0)})
+    figures.set_rows({"reward": RowCounts(lacking=0, ready=6, leased=1, acknowledged=1)})
 
     told = scrape(server)
 

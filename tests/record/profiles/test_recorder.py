@@ -59,7 +59,7 @@ def test_a_state_that_runs_twice_in_a_step_leaves_two_traces():
         with recording.recording("generate", 2):
             work()
 
-    assert [trace.part for trace in recording.take()] == [1, 2]
+    assert [trace.occurrence for trace in recording.take()] == [1, 2]
 
 
 @pytest.mark.parametrize("fails", ["start", "stop", "export_chrome_trace"])

@@ -47,7 +47,7 @@ def test_only_as_many_as_asked_for_are_told():
 
 def test_files_are_named_by_step_device_and_state():
     first = Trace(state="generate", step=3, rank=1)
-    second = Trace(state="generate", step=3, rank=1, part=2)
+    second = Trace(state="generate", step=3, rank=1, occurrence=2)
 
     assert first.name == "profile/step-3/rank-1-generate.json.gz"
     assert second.name == "profile/step-3/rank-1-generate-2.json.gz"

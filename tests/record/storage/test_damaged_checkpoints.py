@@ -13,7 +13,7 @@ from remote_runs import save
 from rljob_api.spec.infrastructure import RemoteStorage
 from rljob_runtime.errors import CheckpointDamaged, CheckpointError
 from rljob_runtime.record.checkpoint import CheckpointStore
-from rljob_runtime.record.checksums import SUMS_FILE, check_files, leave_sums
+from rljob_runtime.record.checksums import SUMS_FILE, check_files, write_rank_sums
 from rljob_runtime.record.remote import open_remote
 from rljob_runtime.worker.trained_model import read_optimizer
 
@@ -33,7 +33,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def leave(draft: Path) -> None:
         for rank, name in enumerate(("model/model.safetensors", "optimizer.pt")):
-            leave_sums(draft, [draft / name], rank=rank)
+            write_rank_sums(draft, [draft / name], rank=rank)
 
     return save(store, 3, leave)
 

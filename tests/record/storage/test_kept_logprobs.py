@@ -10,54 +10,54 @@ from whole_runs import SMALL_JOB
 from rljob_api.check.load import read_job
 from rljob_api.topology.resolved import resolve
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.record.kept_logprobs import KeptLogprobs, kept_folder, name_of
+from rljob_runtime.record.kept_logprobs import LogprobCache, logprob_cache_folder, row_key
 
 PROMPT = np.array([1, 2], dtype=np.int64)
-NAMES = [name_of(PROMPT, np.arange(length)) for length in (3, 1, 4)]
+NAMES = [row_key(PROMPT, np.arange(length)) for length in (3, 1, 4)]
 ROWS = [np.random.default_rng(n).random(n, dtype=np.float32) for n in (3, 1, 4)]
 
 
 def kept(folder: Path) -> Path:
     """The file that a process leaves which computes all rows."""
-    one = KeptLogprobs(folder=folder)
+    one = LogprobCache(folder=folder)
     one.add(NAMES, Ragged.from_rows(ROWS))
-    one.keep()
-    one.keep()  # nothing is new
+    one.write_new_rows()
+    one.write_new_rows()  # nothing is new
     (file,) = folder.iterdir()
     return file
 
 
 def found(folder: Path) -> list[np.ndarray] | None:
     """By another process."""
-    other = KeptLogprobs(folder=folder)
-    other.look()
+    other = LogprobCache(folder=folder)
+    other.load_new_files()
     return other.find(NAMES)
 
 
 def test_what_one_process_keeps_others_find_in_every_bit(tmp_path: Path) -> None:
-    waiting = KeptLogprobs(folder=tmp_path / "rows")
-    waiting.look()
+    waiting = LogprobCache(folder=tmp_path / "rows")
+    waiting.load_new_files()
     assert waiting.find(NAMES[:1]) is None
 
     kept(tmp_path / "rows")
 
-    waiting.look()
+    waiting.load_new_files()
     for rows in (found(tmp_path / "rows"), waiting.find(NAMES)):
         assert rows is not None
         assert [row.tobytes() for row in rows] == [row.tobytes() for row in ROWS]
-    assert waiting.find([*NAMES, name_of(PROMPT[:1], np.arange(3))]) is None
+    assert waiting.find([*NAMES, row_key(PROMPT[:1], np.arange(3))]) is None
 
 
 def test_prompts_and_responses_that_join_alike_are_other_rows() -> None:
     tokens = np.arange(6)
 
-    assert name_of(tokens[:2], tokens[2:]) != name_of(tokens[:3], tokens[3:])
+    assert row_key(tokens[:2], tokens[2:]) != row_key(tokens[:3], tokens[3:])
 
 
 def test_a_row_that_is_known_keeps_its_numbers(tmp_path: Path) -> None:
     kept(tmp_path)
-    other = KeptLogprobs(folder=tmp_path)
-    other.look()
+    other = LogprobCache(folder=tmp_path)
+    other.load_new_files()
 
     rows = other.add(NAMES[:1], Ragged.from_rows([ROWS[0] + 1]))
 
@@ -83,11 +83,11 @@ def test_a_damaged_file_is_computed_again_and_healed(tmp_path: Path, damage: str
 
 def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    one = KeptLogprobs(folder=tmp_path / "file" / "rows")
-    one.look()
+    one = LogprobCache(folder=tmp_path / "file" / "rows")
+    one.load_new_files()
     one.add(NAMES, Ragged.from_rows(ROWS))
 
-    one.keep()
+    one.write_new_rows()
 
     assert one.find(NAMES) is not None
 
@@ -108,7 +108,9 @@ def folder(place: Path, **changes: Any) -> Path | None:
     for section, more in changes.items():
         spec[section] = {**spec[section], **more} if isinstance(more, dict) else more
     job = resolve(read_job({**SMALL_JOB, "spec": spec}))
-    return kept_folder(job, model=place / "model", base_dir=place, cache_dir=place / "cache")
+    return logprob_cache_folder(
+        job, model=place / "model", base_dir=place, cache_dir=place / "cache"
+    )
 
 
 def test_what_changes_a_bit_has_a_folder_of_its_own_and_nothing_else_has(tmp_path: Path) -> None:
@@ -144,4 +146,4 @@ def test_what_changes_a_bit_has_a_folder_of_its_own_and_nothing_else_has(tmp_pat
 def test_responses_that_are_drawn_are_not_kept(tmp_path: Path) -> None:
     job = resolve(read_job(SMALL_JOB))
 
-    assert kept_folder(job, model=tmp_path, base_dir=tmp_path, cache_dir=tmp_path) is None
+    assert logprob_cache_folder(job, model=tmp_path, base_dir=tmp_path, cache_dir=tmp_path) is None

@@ -58,7 +58,7 @@ def figures_of() -> Callable[..., StepFigures]:
     def make(blamed: dict[str, float], busy: dict[str, float], **others: Any) -> StepFigures:
         return StepFigures(
             seconds=sum(blamed.values()),
-            blamed=dict.fromkeys(PARTS, 0.0) | blamed,
+            blame=dict.fromkeys(PARTS, 0.0) | blamed,
             busy=busy,
             **others,
         )

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rljob_runtime.report.analysis.advice import advise, is_legal, merged
+from rljob_runtime.report.analysis.advice import advise, is_legal, merge_change
 
 SEPARATED = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1}
 LENGTHS = {"mean": 20.0, "p80": 24.0, "max": 124.0}
@@ -18,7 +18,7 @@ def test_a_slow_reward_after_each_generation_is_let_run_beside_other_steps(job_o
     job = job_of(flow={"mode": "sync"}, placement=SEPARATED, accelerator__devicesPerNode=2)
     busy = {"generate": 2.0, "reward": 6.0, "update": 1.0, "sync": 0.5}
     blamed = {"generate": 2.0, "reward": 6.0, "update": 1.0, "reshard": 0.5, "other": 0.5}
-    figures = figures_of(blamed, busy, half=2.0)
+    figures = figures_of(blamed, busy, half_seconds=2.0)
 
     ahead, streaming = advise(figures, job, parts=["reward"])[:2]
 
@@ -34,7 +34,7 @@ def test_a_colocated_job_streams_before_it_is_told_to_take_as_many_devices_again
 ):
     job = job_of(flow={"mode": "sync"})
     busy = {"generate": 2.0, "reward": 6.0, "update": 4.0}
-    figures = figures_of({"generate": 2.0, "reward": 6.0, "update": 4.0}, busy, half=2.0)
+    figures = figures_of({"generate": 2.0, "reward": 6.0, "update": 4.0}, busy, half_seconds=2.0)
 
     streaming, *_, apart = advise(figures, job, parts=["reward", "update"])
 
@@ -51,7 +51,7 @@ def test_a_colocated_job_that_streams_already_may_generate_ahead_on_devices_of_i
     job = job_of(batch__microBatchSize=1, accelerator__devicesPerNode=2)
     busy = {"generate": 6.0, "reward": 1.0, "reference": 3.0, "update": 2.0, "sync": 0.5}
     blamed = {"generate": 6.0, "inference": 3.0, "update": 2.0, "reshard": 0.5, "other": 0.5}
-    figures = figures_of(blamed, busy, half=6.0)
+    figures = figures_of(blamed, busy, half_seconds=6.0)
 
     found = advise(figures, job, parts=[part])
 
@@ -73,7 +73,7 @@ def test_the_reference_goes_where_only_a_kl_term_needs_it_and_comes_last(
     kl = {"klCoefficient": 0.1} | ({"klTarget": target} if target else {})
     job = job_of(algorithm={"name": "grpo", "params": kl}, batch__microBatchSize=1)
     busy = {"generate": 1.0, "reference": 6.0, "update": 2.0}
-    figures = figures_of({"generate": 1.0, "inference": 6.0, "update": 2.0}, busy, half=1.0)
+    figures = figures_of({"generate": 1.0, "inference": 6.0, "update": 2.0}, busy, half_seconds=1.0)
 
     *_, without = advise(figures, job, parts=["inference"])
 
@@ -85,7 +85,7 @@ def test_the_reference_goes_where_only_a_kl_term_needs_it_and_comes_last(
 
 def test_neither_a_teacher_nor_the_reference_of_pairs_is_left_out(job_of, figures_of):
     busy = {"generate": 1.0, "teacher": 3.0, "reference": 3.0, "update": 2.0}
-    figures = figures_of({"generate": 1.0, "inference": 6.0, "update": 2.0}, busy, half=1.0)
+    figures = figures_of({"generate": 1.0, "inference": 6.0, "update": 2.0}, busy, half_seconds=1.0)
     distilled = job_of(algorithm={"name": "distillation"}, teacher={"path": "large"})
     preferred = job_of(algorithm={"name": "dpo"})
 
@@ -103,7 +103,7 @@ def test_a_service_is_asked_for_more_samples_at_the_same_time(job_of, figures_of
     service = {"name": "judge", "type": "http", "http": {"url": "http://judge", "concurrency": 2}}
     job = job_of(rewards=[service])
     busy = {"generate": 1.0, "reward": 8.0, "update": 1.0}
-    figures = figures_of({"generate": 1.0, "reward": 8.0, "update": 1.0}, busy, half=1.0)
+    figures = figures_of({"generate": 1.0, "reward": 8.0, "update": 1.0}, busy, half_seconds=1.0)
 
     change, seconds = first(advise(figures, job, parts=["reward"]))
 
@@ -115,7 +115,11 @@ def test_a_service_is_asked_for_more_samples_at_the_same_time(job_of, figures_of
 def test_a_long_tail_is_not_waited_for(job_of, figures_of):
     busy = {"generate": 8.0, "reward": 0.1, "update": 2.0}
     figures = figures_of(
-        {"generate": 3.0, "tail": 5.0, "update": 2.0}, busy, half=1.0, tail=5.0, lengths=LENGTHS
+        {"generate": 3.0, "tail": 5.0, "update": 2.0},
+        busy,
+        half_seconds=1.0,
+        tail=5.0,
+        lengths=LENGTHS,
     )
 
     change, seconds = first(advise(figures, job_of(), parts=["tail"]))
@@ -130,7 +134,11 @@ def test_a_long_tail_is_not_waited_for(job_of, figures_of):
 def test_samples_that_decode_as_fast_alone_make_room_for_the_tail_at_no_cost(job_of, figures_of):
     busy = {"generate": 6.2, "update": 2.0}
     figures = figures_of(
-        {"generate": 1.2, "tail": 5.0, "update": 2.0}, busy, half=1.0, tail=5.0, lengths=LENGTHS
+        {"generate": 1.2, "tail": 5.0, "update": 2.0},
+        busy,
+        half_seconds=1.0,
+        tail=5.0,
+        lengths=LENGTHS,
     )
 
     _, seconds = first(advise(figures, job_of(), parts=["tail"]))
@@ -146,7 +154,7 @@ def test_smaller_passes_are_advised_for_what_they_gain_beyond_what_each_costs(
     busy = {"generate": 2.0, "reward": 6.0, "update": 4.0}
     passes = tuple((float(n), (fixed or 0.0) + 0.01 * n) for n in range(20, 60, 2))
     figures = figures_of(
-        busy, busy, half=2.0, num_passes=1.0, passes=() if fixed is None else passes
+        busy, busy, half_seconds=2.0, num_passes=1.0, passes=() if fixed is None else passes
     )
 
     found = [a for a in advise(figures, job, parts=["reward"]) if "batch" in a.change["spec"]]
@@ -159,7 +167,7 @@ def test_smaller_passes_are_advised_for_what_they_gain_beyond_what_each_costs(
 def test_smaller_passes_that_may_cost_more_than_they_gain_are_not_advised(job_of, figures_of):
     job = job_of(flow={"mode": "streaming"}, batch__globalBatchSize=4, batch__microBatchSize=4)
     busy = {"generate": 2.0, "reward": 0.2, "update": 4.0, "sync": 4.0}
-    figures = figures_of({"generate": 2.0, "update": 4.0, "reshard": 4.0}, busy, half=2.0)
+    figures = figures_of({"generate": 2.0, "update": 4.0, "reshard": 4.0}, busy, half_seconds=2.0)
 
     found = advise(figures, job, parts=["reshard"])
 
@@ -184,7 +192,7 @@ def test_layouts_that_differ_become_alike(job_of, figures_of):
         accelerator__devicesPerNode=2,
     )
     busy = {"generate": 1.0, "update": 1.0, "sync": 6.0}
-    figures = figures_of({"generate": 1.0, "update": 1.0, "reshard": 6.0}, busy, half=1.0)
+    figures = figures_of({"generate": 1.0, "update": 1.0, "reshard": 6.0}, busy, half_seconds=1.0)
 
     (alike,) = advise(figures, job, parts=["reshard"])
 
@@ -198,7 +206,7 @@ def test_layouts_that_become_alike_are_told_what_the_reshard_spares(job_of, figu
     reshard = {"gather_seconds": 2.0, "swap_waited_seconds": 0.0, "overlap": 1.0}
     busy = {"generate": 1.0, "update": 1.0, "sync": 6.0}
     figures = figures_of(
-        {"generate": 1.0, "update": 1.0, "reshard": 6.0}, busy, half=1.0, reshard=reshard
+        {"generate": 1.0, "update": 1.0, "reshard": 6.0}, busy, half_seconds=1.0, reshard=reshard
     )
 
     (alike,) = advise(figures, job, parts=["reshard"])
@@ -217,7 +225,7 @@ def test_layouts_stay_apart_whose_exchanges_are_a_small_part_of_a_step(job_of, f
     }
     busy = {"generate": 1.0, "update": 1.0, "sync": 6.0}
     figures = figures_of(
-        {"generate": 1.0, "update": 1.0, "reshard": 6.0}, busy, half=1.0, reshard=reshard
+        {"generate": 1.0, "update": 1.0, "reshard": 6.0}, busy, half_seconds=1.0, reshard=reshard
     )
 
     assert advise(figures, job, parts=["reshard"]) == []
@@ -227,7 +235,7 @@ def test_waits_for_copies_to_the_host_go_where_both_layouts_stay(job_of, figures
     reshard = {"swap_waited_seconds": 1.0, "back_seconds": 4.0, "overlap": 0.5}
     busy = {"generate": 1.0, "update": 1.0, "sync": 4.0}
     figures = figures_of(
-        {"generate": 1.0, "update": 1.0, "reshard": 4.0}, busy, half=1.0, reshard=reshard
+        {"generate": 1.0, "update": 1.0, "reshard": 4.0}, busy, half_seconds=1.0, reshard=reshard
     )
 
     found = advise(figures, job_of(), parts=["reshard"])
@@ -240,7 +248,7 @@ def test_many_small_passes_become_fewer_and_epochs_come_last(job_of, figures_of)
     passes = tuple((float(n), 0.1 + 0.001 * n) for n in range(20, 60, 2))
     busy = {"generate": 1.0, "update": 12.0}
     figures = figures_of(
-        {"generate": 1.0, "update": 12.0}, busy, half=1.0, passes=passes, num_passes=32.0
+        {"generate": 1.0, "update": 12.0}, busy, half_seconds=1.0, passes=passes, num_passes=32.0
     )
 
     found = advise(figures, job, parts=["update"])
@@ -267,7 +275,7 @@ def test_passes_of_one_size_leave_the_estimate_open(job_of, figures_of):
 
 
 def test_a_full_dock_gets_room(job_of, figures_of):
-    figures = figures_of({"generate": 2.0, "dock": 6.0}, {"generate": 8.0}, half=4.0)
+    figures = figures_of({"generate": 2.0, "dock": 6.0}, {"generate": 8.0}, half_seconds=4.0)
 
     (advice,) = advise(figures, job_of(), parts=["dock"])
 
@@ -277,7 +285,11 @@ def test_a_full_dock_gets_room(job_of, figures_of):
 def test_what_gains_next_to_nothing_or_is_refused_is_not_advised(job_of, figures_of):
     busy = {"generate": 10.0, "reward": 0.1, "update": 0.2}
     figures = figures_of(
-        {"generate": 5.0, "tail": 4.9, "update": 0.1}, busy, half=1.0, tail=4.9, lengths=LENGTHS
+        {"generate": 5.0, "tail": 4.9, "update": 0.1},
+        busy,
+        half_seconds=1.0,
+        tail=4.9,
+        lengths=LENGTHS,
     )
     limited = job_of(flow={"mode": "sync"}, data__difficultyFilter={})
 
@@ -287,7 +299,7 @@ def test_what_gains_next_to_nothing_or_is_refused_is_not_advised(job_of, figures
 def test_a_change_is_merged_into_the_job_and_null_takes_a_key_away(job_of):
     before = {"spec": {"flow": {"mode": "sync"}, "batch": {"epochs": 2}}}
 
-    after = merged(before, {"spec": {"flow": {"mode": "async"}, "batch": {"epochs": None}}})
+    after = merge_change(before, {"spec": {"flow": {"mode": "async"}, "batch": {"epochs": None}}})
 
     assert after == {"spec": {"flow": {"mode": "async"}, "batch": {}}}
     assert before["spec"]["batch"] == {"epochs": 2}

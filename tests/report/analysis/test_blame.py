@@ -2,12 +2,12 @@
 
 import pytest
 
-from rljob_runtime.record.spans import Span
-from rljob_runtime.report.analysis.blame import Activity, blamed
+from rljob_runtime.record.spans import StageSpan
+from rljob_runtime.report.analysis.blame import Activity, blame_by_state
 
 
 def activity(*spans: tuple[float, float], waited: float = 0.0) -> Activity:
-    return Activity(spans=tuple(Span(start=a, end=b) for a, b in spans), waited=waited)
+    return Activity(spans=tuple(StageSpan(start=a, end=b) for a, b in spans), waited=waited)
 
 
 def test_stages_one_after_the_other_have_their_own_time_and_pauses_are_nobodys():
@@ -18,7 +18,7 @@ def test_stages_one_after_the_other_have_their_own_time_and_pauses_are_nobodys()
         "sync": activity((9, 10)),
     }
 
-    found = blamed(activities, Span(start=0, end=10))
+    found = blame_by_state(activities, StageSpan(start=0, end=10))
 
     assert found == {"generate": 4, "reward": 2, "update": 2, "sync": 1}
 
@@ -30,7 +30,7 @@ def test_the_reward_is_blamed_where_the_update_waits_for_it():
         "update": activity((2, 7), waited=4),
     }
 
-    found = blamed(activities, Span(start=0, end=7))
+    found = blame_by_state(activities, StageSpan(start=0, end=7))
 
     assert found == pytest.approx({"generate": 1, "reward": 1 + 4, "update": 1})
 
@@ -42,7 +42,7 @@ def test_an_update_that_never_waits_is_blamed_although_others_work_beside_it():
         "update": activity((0, 10)),
     }
 
-    assert blamed(activities, Span(start=0, end=10)) == {"update": 10}
+    assert blame_by_state(activities, StageSpan(start=0, end=10)) == {"update": 10}
 
 
 def test_a_wait_is_passed_on_to_what_the_awaited_state_waits_for_itself():
@@ -52,7 +52,7 @@ def test_a_wait_is_passed_on_to_what_the_awaited_state_waits_for_itself():
         "update": activity((0, 10), waited=10),
     }
 
-    found = blamed(activities, Span(start=0, end=10))
+    found = blame_by_state(activities, StageSpan(start=0, end=10))
 
     assert found["generate"] == pytest.approx(10)
     assert found["reward"] == found["update"] == pytest.approx(0)
@@ -66,7 +66,7 @@ def test_of_two_scores_that_are_made_at_the_same_time_the_later_one_is_waited_fo
         "update": activity((6, 8)),
     }
 
-    found = blamed(activities, Span(start=0, end=8))
+    found = blame_by_state(activities, StageSpan(start=0, end=8))
 
     assert found == {"generate": 2, "reward": 4, "update": 2}
 
@@ -74,6 +74,6 @@ def test_of_two_scores_that_are_made_at_the_same_time_the_later_one_is_waited_fo
 def test_what_ran_before_and_after_the_window_counts_within_it_alone():
     activities = {"generate": activity((-5, 3), (9, 20)), "update": activity((3, 9))}
 
-    found = blamed(activities, Span(start=0, end=10))
+    found = blame_by_state(activities, StageSpan(start=0, end=10))
 
     assert found == {"generate": 3 + 1, "update": 6}

@@ -23,8 +23,8 @@ def test_the_parts_of_a_step_add_up_to_it(run_folder):
     found = figures(run_folder(4))
 
     assert found.seconds == 10
-    assert sum(found.blamed.values()) == pytest.approx(10)
-    assert found.blamed == pytest.approx(
+    assert sum(found.blame.values()) == pytest.approx(10)
+    assert found.blame == pytest.approx(
         {
             "generate": 2.0,
             "tail": 1.0,
@@ -42,7 +42,9 @@ def test_work_is_without_waits_and_waits_before_the_first_row_do_not_count(run_f
     found = figures(run_folder(4))
 
     assert found.busy == pytest.approx({"generate": 4, "reward": 3, "update": 2.5, "sync": 1})
-    assert found.half == pytest.approx(1.25)  # 20 of 40 samples: a quarter of the second second
+    assert found.half_seconds == pytest.approx(
+        1.25
+    )  # 20 of 40 samples: a quarter of the second second
     assert found.tail == pytest.approx(2.0)
 
 
@@ -59,7 +61,7 @@ def test_a_step_without_events_of_the_dock_has_no_tail(run_folder):
 
     found = step_figures(history_of(events), 2)
 
-    assert (found.blamed["generate"], found.blamed["tail"]) == (3, 0)
+    assert (found.blame["generate"], found.blame["tail"]) == (3, 0)
 
 
 def test_waits_for_room_are_the_docks(run_folder):
@@ -71,13 +73,13 @@ def test_waits_for_room_are_the_docks(run_folder):
 
     found = step_figures(history_of(events), 2)
 
-    assert (found.blamed["generate"], found.blamed["dock"]) == pytest.approx((0.5, 1.5))
+    assert (found.blame["generate"], found.blame["dock"]) == pytest.approx((0.5, 1.5))
 
 
 def test_a_typical_step_is_the_median(run_folder):
     steps = [figures(run_folder(6), step) for step in (2, 3, 4)]
 
-    assert median_figures(steps).blamed == pytest.approx(steps[0].blamed)
+    assert median_figures(steps).blame == pytest.approx(steps[0].blame)
     assert len(median_figures(steps).passes) == 6
 
 
@@ -96,5 +98,5 @@ def test_workers_that_train_wait_for_the_one_that_still_generates(run_folder):
 
     found = step_figures(history_of([*events, *early]), 2)
 
-    assert found.blamed == pytest.approx(before.blamed)
+    assert found.blame == pytest.approx(before.blame)
     assert found.busy == pytest.approx(before.busy)

@@ -9,10 +9,14 @@ from rich.console import Console
 from run_events import event_of, history_of
 
 from rljob_runtime.report.display.document import document
-from rljob_runtime.report.display.in_flight_figures import hidden, in_flight_table, in_flight_text
+from rljob_runtime.report.display.in_flight_figures import (
+    hidden_share,
+    in_flight_table,
+    in_flight_text,
+)
 from rljob_runtime.report.display.panels import reshard
 from rljob_runtime.report.display.plain import step_line
-from rljob_runtime.report.display.run_diff import Run, diff_runs
+from rljob_runtime.report.display.run_diff import ComparedRun, diff_runs
 
 Event = dict[str, Any]
 MIB = 2**20
@@ -92,7 +96,7 @@ def test_the_report_has_table_and_chart_in_the_section_on_resharding(run_of) -> 
 def test_a_log_that_tells_little_shows_what_it_tells(run_of) -> None:
     history = run_of(hidden_seconds=None, tokens=None, before=None, received_bytes=None)
 
-    assert hidden(history.in_flight[1]) is None
+    assert hidden_share(history.in_flight[1]) is None
     labels = {row["label"] for row in in_flight_table(history)}
     assert {"hidden", "tokens meanwhile", "received"}.isdisjoint(labels)
     assert in_flight_text(history.in_flight[1]) == "version 1 · 0.40 s · copy 0.004 s"
@@ -129,11 +133,11 @@ def test_a_run_that_goes_back_forgets_versions_that_it_makes_again(run_of) -> No
 
 
 def test_two_runs_compare_the_seconds_of_their_weights_in_flight(told, tmp_path) -> None:
-    def run(name: str, **changes: float) -> Run:
+    def run(name: str, **changes: float) -> ComparedRun:
         (tmp_path / name).mkdir()
         lines = "\n".join(map(json.dumps, told(steps=8, **changes)))
         (tmp_path / name / "events.jsonl").write_text(lines)
-        return Run.of(tmp_path / name)
+        return ComparedRun.of(tmp_path / name)
 
     phases = diff_runs(run("a"), run("b", received_seconds=0.2, hidden_seconds=0.2)).phases
 

@@ -26,7 +26,7 @@ def drawn(history: RunHistory, *, width: int = 100, height: int = 30) -> list[st
         screen(
             history,
             Palette(ascii_only=False),
-            now=history.last_time,
+            time_s=history.last_time,
             width=width,
             height=height,
         )
@@ -240,7 +240,7 @@ def test_no_color_is_honoured(events_of) -> None:
     )
     history = history_of(events_of(steps=5, finished=None))
 
-    console.print(screen(history, Palette.for_console(console), now=0.0, width=100, height=30))
+    console.print(screen(history, Palette.for_console(console), time_s=0.0, width=100, height=30))
 
     output = console.file.getvalue()
     assert not any(f"\x1b[{colour}m" in output for colour in range(30, 48))

@@ -19,7 +19,7 @@ from rljob_runtime.report.analysis import run as analysis
 from rljob_runtime.report.analysis.run import analyze_run
 from rljob_runtime.report.display import history as history_module
 from rljob_runtime.report.display.history import MOST_STEPS, RunHistory
-from rljob_runtime.report.display.run_diff import Run, diff_json, diff_runs
+from rljob_runtime.report.display.run_diff import ComparedRun, diff_json, diff_runs
 from rljob_runtime.report.watch import follow
 from rljob_runtime.report.watch.runs import LocalRun
 
@@ -171,7 +171,7 @@ def test_all_steps_of_long_runs_are_compared(monkeypatch, tmp_path: Path, told: 
         (tmp_path / name / "events.jsonl").write_text(lines)
 
     def difference() -> Event:
-        return diff_json(diff_runs(Run.of(tmp_path / "a"), Run.of(tmp_path / "b")))
+        return diff_json(diff_runs(ComparedRun.of(tmp_path / "a"), ComparedRun.of(tmp_path / "b")))
 
     right = difference()
     monkeypatch.setattr(history_module, "MOST_STEPS", 40)

@@ -14,7 +14,7 @@ from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.plain import step_line
 from rljob_runtime.report.display.reshard_figures import (
     memory_figures,
-    stands_still,
+    standstill_share,
 )
 from rljob_runtime.report.display.reshard_table import over_bound, reshard_table, reshard_text
 from rljob_runtime.report.display.wording import bytes_of
@@ -75,10 +75,10 @@ def rows_of(history: RunHistory) -> dict[str, Any]:
 
 
 def test_what_is_waited_for_of_the_way_back_is_a_part_of_the_step() -> None:
-    share = stands_still(reshard_of(reshard_event(1)), 0.5)
+    share = standstill_share(reshard_of(reshard_event(1)), 0.5)
 
     assert share == pytest.approx((0.02 + 0.25 * 0.01) / 0.5)
-    assert stands_still(reshard_of(reshard_event(0)), None) is None
+    assert standstill_share(reshard_of(reshard_event(0)), None) is None
 
 
 def test_the_table_has_median_largest_and_last_over_all_reshards(run_of) -> None:

@@ -13,7 +13,7 @@ from page_data import page_data
 from typer.testing import CliRunner
 
 from rljob_runtime.cli.main import app
-from rljob_runtime.report.display.run_diff import Run, diff_runs
+from rljob_runtime.report.display.run_diff import ComparedRun, diff_runs
 
 JOB: dict[str, Any] = {
     "kind": "RLJob",
@@ -106,7 +106,7 @@ def test_the_first_step_that_differs_is_told(tmp_path, folder):
 
 def test_the_difference_of_accuracies_has_an_interval(folder):
     found = diff_runs(
-        Run.of(folder("a", steps=20)), Run.of(folder("b", steps=20, seed=8))
+        ComparedRun.of(folder("a", steps=20)), ComparedRun.of(folder("b", steps=20, seed=8))
     ).accuracies[-1]
 
     spread = sum(p * (1 - p) / 512 for p in (found.a, found.b))

@@ -51,7 +51,7 @@ def test_a_live_screen_shows_names_as_they_are(events: list[Event]) -> None:
         history.add(event)
     console, written = terminal()
 
-    console.print(screen(history, Palette.for_console(console), now=0.0, width=120, height=50))
+    console.print(screen(history, Palette.for_console(console), time_s=0.0, width=120, height=50))
 
     assert "small·]0;owned·[2J·2J·[link=http://evil]:bomb:" in written.getvalue()
     assert_text_alone(written.getvalue())

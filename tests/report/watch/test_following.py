@@ -88,7 +88,7 @@ def test_another_file_in_its_place_is_read_from_its_beginning(run, follower) -> 
 
     news = follower.news()
 
-    assert (texts(news), news.afresh) == (["x"] * 9, True)
+    assert (texts(news), news.restarted) == (["x"] * 9, True)
     assert follower.news() == News(events=[])
 
 
@@ -100,7 +100,7 @@ def test_a_file_that_shrank_is_read_from_its_beginning(run, follower) -> None:
 
     news = follower.news()
 
-    assert (texts(news), news.afresh) == (["again"], True)
+    assert (texts(news), news.restarted) == (["again"], True)
 
 
 def test_a_file_that_went_and_came_back_is_another(run, follower) -> None:
@@ -113,7 +113,7 @@ def test_a_file_that_went_and_came_back_is_another(run, follower) -> None:
     news = follower.news()
 
     assert gone == News(events=[])
-    assert (texts(news), news.afresh) == (["3"], True)
+    assert (texts(news), news.restarted) == (["3"], True)
 
 
 def test_a_large_file_is_read_piece_by_piece_to_its_end(run, follower, monkeypatch) -> None:

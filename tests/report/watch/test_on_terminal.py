@@ -24,7 +24,7 @@ from rljob_runtime.cli.main import app
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.report.display.display import Display, display_after
 from rljob_runtime.report.display.history import RunHistory
-from rljob_runtime.report.watch.on_terminal import Watch
+from rljob_runtime.report.watch.on_terminal import TerminalWatch
 from rljob_runtime.report.watch.runs import SILENT_SECONDS, LocalRun
 
 
@@ -43,14 +43,14 @@ class Terminal:
         self._run = LocalRun(run.folder)
 
     def watch(self) -> int:
-        return Watch(
+        return TerminalWatch(
             self._run,
             self._display,
             patience_seconds=60,
-            tell=self.told.append,
+            notify=self.told.append,
             sleep=self._sleep,
             clock=lambda: self.now,
-        ).until_the_end()
+        ).run_until_end()
 
     @property
     def text(self) -> str:

@@ -239,7 +239,7 @@ def test_a_trace_that_is_replaced_while_it_is_sent_breaks_off(server, run, monke
     read = LocalRun.reader
 
     def replaced(self: LocalRun, file: str) -> follow.Read:
-        def piece(offset: int) -> follow.Piece | None:
+        def piece(offset: int) -> follow.TailChunk | None:
             if offset == 8:
                 (run.folder / "another").replace(run.folder / name)
             return read(self, file)(offset)

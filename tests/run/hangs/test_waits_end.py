@@ -21,7 +21,7 @@ from rljob_runtime.errors import DeadlineError, DockError
 from rljob_runtime.models.one_maker import one_maker
 from rljob_runtime.processes import calls, session
 from rljob_runtime.processes.workers import Call
-from rljob_runtime.record.folders import Folder, Piece
+from rljob_runtime.record.folders import FileChunk, Folder
 from rljob_runtime.run.hangs import switchboard
 from rljob_runtime.run.hangs.switchboard import Switchboard
 from rljob_runtime.task.tools import python_tool
@@ -187,7 +187,7 @@ def test_a_switchboard_that_is_stuck_has_nobodys_report(
 
 
 def test_a_file_on_a_pod_that_is_gone_is_named(tmp_path: Path, ray_never_answers: None) -> None:
-    folder = Folder(Path("/pod/step-000003"), (Piece("model.safetensors", None),))
+    folder = Folder(Path("/pod/step-000003"), (FileChunk("model.safetensors", None),))
 
     with pytest.raises(DeadlineError, match=r"model.safetensors of /pod/step-000003 .* within 2 s"):
         folder.copy_to(tmp_path, seconds=2.0)

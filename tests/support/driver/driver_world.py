@@ -31,7 +31,7 @@ from rljob_runtime.record.event_types import Event, StepEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.record.reports import InFlightFigures, SyncReport
-from rljob_runtime.record.spans import Span
+from rljob_runtime.record.spans import StageSpan
 from rljob_runtime.run.driver import Driver
 from rljob_runtime.run.scale_requests import ScaleRequests
 from rljob_runtime.run.stages import BatchCalls
@@ -185,11 +185,11 @@ class World:
         return len(self.generated.pop(batch, []))
 
     def do_sync(self, version: int) -> Any:
-        return SyncReport(checksum="", span=Span(start=0, end=1))
+        return SyncReport(checksum="", span=StageSpan(start=0, end=1))
 
     def do_send(self, version: int) -> SyncReport:
         self.sent.append(version)
-        return SyncReport(checksum="", span=Span(start=0, end=1))
+        return SyncReport(checksum="", span=StageSpan(start=0, end=1))
 
     def do_switch(self, version: int) -> SyncReport:
         figures = InFlightFigures(
@@ -204,7 +204,7 @@ class World:
             checks=9,
             generating=True,
         )
-        return SyncReport(checksum="", span=Span(start=0, end=1), in_flight=figures)
+        return SyncReport(checksum="", span=StageSpan(start=0, end=1), in_flight=figures)
 
     def do_peaks(self) -> dict[str, int]:
         return {}

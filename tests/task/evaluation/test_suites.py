@@ -16,7 +16,7 @@ from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.workload import Data, ReasoningGymData, Reward
 from rljob_runtime.processes.actors.reward_worker import RewardReport
 from rljob_runtime.record.events import plain
-from rljob_runtime.record.metrics import Evaluated, evaluation_metrics
+from rljob_runtime.record.metrics import EvaluationResult, evaluation_metrics
 from rljob_runtime.report.display.wording import suite_rows, summary_rows
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.task.data.data_problems import checked_suites, data_problems
@@ -213,9 +213,9 @@ def test_avg_at_k_and_pass_at_k_are_of_prompts_with_k_samples() -> None:
     assert found.stderr == pytest.approx(math.sqrt(variance / 3))
 
 
-def evaluated(step: int, own: float, levels: list[float]) -> Evaluated:
-    def of(name: str, value: float, prompts: int) -> Evaluated:
-        return Evaluated(
+def evaluated(step: int, own: float, levels: list[float]) -> EvaluationResult:
+    def of(name: str, value: float, prompts: int) -> EvaluationResult:
+        return EvaluationResult(
             step=step,
             name=name,
             accuracy=value,
@@ -230,7 +230,7 @@ def evaluated(step: int, own: float, levels: list[float]) -> Evaluated:
 
     suites = tuple(of(f"longer/level-{n}", v, 10 * n) for n, v in enumerate(levels, 1))
     found = of("", own, 50)
-    return Evaluated(
+    return EvaluationResult(
         **{f: getattr(found, f) for f in found.__slots__ if f != "suites"}, suites=suites
     )
 

@@ -22,8 +22,8 @@ from rljob_runtime.cli.cluster.job_facts import (
     where_it_lies,
 )
 from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
-from rljob_runtime.report.watch.follow import PIECE_BYTES, Follower, News, Piece, Read
-from rljob_runtime.report.watch.runs import Pulse, Standing
+from rljob_runtime.report.watch.follow import PIECE_BYTES, Follower, News, Read, TailChunk
+from rljob_runtime.report.watch.runs import RunActivity, RunStatus
 
 PAUSE_SECONDS = 3.0
 PATIENCE_SECONDS = 120.0
@@ -42,7 +42,7 @@ class ClusterRun:
     def __init__(
         self, calls: Calls, name: str, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.place = f"{name} in namespace {calls.namespace}"
+        self.label = f"{name} in namespace {calls.namespace}"
         self._calls, self._name, self._clock = calls, name, clock
         self._follower = Follower(self.reader(EVENTS))
         self._heard = clock()
@@ -70,28 +70,28 @@ class ClusterRun:
             raise NotThere(f"{self._name} was deleted; another job has its name now")
         self._head = head_pod(self._job, self._calls.pods(uid))
 
-    def standing(self, pulse: Pulse, now: float) -> Standing:
+    def status(self, pulse: RunActivity, now: float) -> RunStatus:
         if ending(self._job) is not None and not self._silence:
             return self._ended(pulse)
         if self._silence:
-            return Standing(over=False, text=self._silence)
+            return RunStatus(over=False, text=self._silence)
         if self._head is None:
-            return Standing(over=False, text=f"waiting for the head's pod ({phase(self._job)})")
+            return RunStatus(over=False, text=f"waiting for the head's pod ({phase(self._job)})")
         if not has_started(self._head):
             pod = self._head["metadata"]["name"]
-            return Standing(over=False, text=f"waiting for {pod}: {state(self._head)}")
+            return RunStatus(over=False, text=f"waiting for {pod}: {state(self._head)}")
         if pulse.finished is not None:
-            return Standing(over=False, text="the attempt has ended; waiting for what follows")
+            return RunStatus(over=False, text="the attempt has ended; waiting for what follows")
         if not pulse.last:
-            return Standing(over=False, text=f"waiting for the driver ({phase(self._job)})")
-        return Standing(over=False)
+            return RunStatus(over=False, text=f"waiting for the driver ({phase(self._job)})")
+        return RunStatus(over=False)
 
-    def _ended(self, pulse: Pulse) -> Standing:
+    def _ended(self, pulse: RunActivity) -> RunStatus:
         if pulse.finished is not None:
-            return Standing(over=True)
+            return RunStatus(over=True)
         end = ending(self._job)
         text = f"the job has ended ({end}); {where_it_lies(self._job)}"
-        return Standing(over=True, text=text, code=0 if end == "Succeeded" else 1)
+        return RunStatus(over=True, text=text, code=0 if end == "Succeeded" else 1)
 
     def spec(self) -> str:
         if not self._spec and self._head is not None:
@@ -110,7 +110,7 @@ class ClusterRun:
     def reader(self, name: str) -> Read:
         return lambda offset: self._read(name, offset)
 
-    def _read(self, name: str, offset: int) -> Piece | None:
+    def _read(self, name: str, offset: int) -> TailChunk | None:
         if self._head is None or not has_started(self._head):
             return None
         pod, path = self._head["metadata"]["name"], f"{run_folder(self._job)}/{name}"
@@ -128,4 +128,4 @@ class ClusterRun:
         if found is None:
             raise ClusterError(f"{path} of pod {pod} could not be read: it is {facts[:40]!r}")
         identity, size = found.groups()
-        return Piece(identity=f"{pod}:{identity.decode()}", size=int(size), data=data)
+        return TailChunk(identity=f"{pod}:{identity.decode()}", size=int(size), data=data)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         SyncReport,
         UpdateReport,
     )
-    from rljob_runtime.record.spans import Span
+    from rljob_runtime.record.spans import StageSpan
     from rljob_runtime.rollout.rollout_engine import RolloutEngine
     from rljob_runtime.worker.device_states import DeviceStates
     from rljob_runtime.worker.kept_state import KeptState
@@ -67,7 +67,7 @@ class DeviceWorker:
         start_reporter(f"device-{role.rank}", dock.first, self._facts)
         self._spec = ResolvedJob.model_validate_json(job_json).spec
         needed = models if role.update_rank is not None else {"policy": models["policy"]}
-        self._models = {name: folder.here() for name, folder in needed.items()}
+        self._models = {name: folder.local_path() for name, folder in needed.items()}
         self._dock, self._kept, self._base_dir = dock, kept, base_dir
         self._backend = open_backend(self._spec.accelerator, rank=role.rank)
         self._backend.set_up(seed=self._spec.seed, num_threads=num_threads)
@@ -179,7 +179,7 @@ class DeviceWorker:
                 self._states.end_generation()
             return self._past.keep("generate", batch, report)
 
-    def infer(self, state: str, batch: BatchName, groups: range | None = None) -> "Span":
+    def infer(self, state: str, batch: BatchName, groups: range | None = None) -> "StageSpan":
         """Score this device's replica's share in the state reference, teacher, values or reward-model.
         groups: of a round, which the batch has."""
         with self._watched(state, batch):
@@ -205,7 +205,7 @@ class DeviceWorker:
             self._copies.keep(batch.step, self._states.live)
         return report
 
-    def critic(self, batch: BatchName) -> "Span":
+    def critic(self, batch: BatchName) -> "StageSpan":
         """Read the critic's share of this device's replica, and make its gradient; `update` moves it."""
         state = self._states.teach_critic
         assert state is not None, f"device {self._role.rank} has no critic"
@@ -252,7 +252,7 @@ class DeviceWorker:
         """Read model and optimizer from the checkpoint of this step."""
         self._outlived = None
         self.drop_copies()
-        self._states.load(checkpoint.here(), step=step)
+        self._states.load(checkpoint.local_path(), step=step)
 
     def let_go(self, keep: bool) -> int | None:
         """Leave the world, one of whose devices has died; `prepare` follows. keep: what is trained here, for

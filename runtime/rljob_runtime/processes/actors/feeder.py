@@ -38,7 +38,7 @@ class PromptFeeder:
     def __init__(self, job_json: str, model: Folder, base_dir: Path, dock: LiveAddress) -> None:
         start_reporter("feeder", dock.first)
         self._spec = ResolvedJob.model_validate_json(job_json).spec
-        evaluation, folder = self._spec.evaluation, model.here()
+        evaluation, folder = self._spec.evaluation, model.local_path()
         tokenizer = load_tokenizer(folder)
         self._processor = processor_of(self._spec, folder, tokenizer)
         self._route_bytes = route_bytes(self._spec, folder)

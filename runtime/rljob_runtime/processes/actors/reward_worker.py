@@ -39,7 +39,7 @@ from rljob_runtime.record.event_types import Group, ShownPicture, ShownResponse,
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.record.shown_pictures import shown_pictures
 from rljob_runtime.record.shown_tokens import Response, shown_tokens
-from rljob_runtime.record.spans import Span, Work
+from rljob_runtime.record.spans import BatchTimer, StageSpan
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import (
     EXCLUDED,
@@ -97,7 +97,7 @@ class RewardReport:
     shown: list[Group] = field(default_factory=list)
     token_columns: tuple[str, ...] = ()
     selected: Selected = field(default_factory=Selected)
-    span: Span | None = None
+    span: StageSpan | None = None
 
 
 class RewardWorker:
@@ -122,7 +122,7 @@ class RewardWorker:
         self._timeout = spec.flow.stage_timeout_seconds
         self._primary = spec.rewards[0]
         self._on_error = {reward.name: reward.on_error for reward in spec.rewards}
-        self._tokenizer = load_tokenizer(model.here())
+        self._tokenizer = load_tokenizer(model.local_path())
         self._model = next((r for r in spec.rewards if r.type == "model"), None)
         self._outcome = next((r for r in spec.rewards if r.type in OF_OUTCOMES), None)
         found = ("model", *OF_OUTCOMES)  # with the sample
@@ -140,7 +140,7 @@ class RewardWorker:
         """Score until every row of the batch has a reward. Raises RewardError where a score failed that the
         job stops at, GuardStop where a response has changed what scores."""
         told = ("rollout_logprobs", *self._versions) if batch.kind == "train" else ()
-        report, work = RewardReport(token_columns=told), Work()
+        report, work = RewardReport(token_columns=told), BatchTimer()
         while True:
             with work.waiting():
                 claim = self._dock.claim(
@@ -164,7 +164,7 @@ class RewardWorker:
     def select(self, now: CandidateRound) -> RewardReport:
         """Score a round of candidates, and put groups into the step's batch and the next one's."""
         report = RewardReport(token_columns=("rollout_logprobs", *self._versions))
-        scored, work = list[ScoredGroup](), Work()
+        scored, work = list[ScoredGroup](), BatchTimer()
         while True:
             with work.waiting():
                 claim = self._dock.claim(

@@ -1,4 +1,4 @@
 """Traces of single steps (spec.profile): recorded by the device workers, written by the driver.
 
-`recorder` runs in a worker, `traces` reads what was recorded, `writing` puts it into the run's folder.
+`recorder` runs in a worker, `traces` reads the recorded data, `writing` writes it into the run's folder.
 """

@@ -1,4 +1,5 @@
-"""Traces of the devices as files of the run's folder and events. Called by the driver after a step."""
+"""Writes traces of the devices as files of the run's folder and as events. Called by the driver after a
+step."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,9 +10,9 @@ from rljob_runtime.record.profiles.traces import Trace
 
 
 def write_traces(traces: Iterable[Trace], *, folder: Path, log: EventLog) -> None:
-    """Write each trace, and tell of it; where there is none, warn. Raises nothing that a disk refuses."""
+    """Write each trace and its event, or a warning if there is none. Disk errors are not raised."""
     for trace in traces:
-        problem = trace.problem or _written(trace, folder)
+        problem = trace.problem or _write_trace(trace, folder)
         if problem:
             message = f"profile of {trace.state} on device {trace.rank} {problem}"
             log.write(WarningEvent(step=trace.step, message=message))
@@ -29,8 +30,8 @@ def write_traces(traces: Iterable[Trace], *, folder: Path, log: EventLog) -> Non
         )
 
 
-def _written(trace: Trace, folder: Path) -> str:
-    """Why it could not be; "" where it was."""
+def _write_trace(trace: Trace, folder: Path) -> str:
+    """Write the trace. Return the error, or "" on success."""
     file = folder / trace.name
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What `rljob analyze` shows: tables for a terminal, and `--json`."""
+"""The output of `rljob analyze`: tables for a terminal, and `--json`."""
 
 import math
 from collections.abc import Iterator
@@ -26,12 +26,12 @@ NAMES = {
 MOST_ADVICE = 3
 
 
-def analysis_tables(found: Analysis) -> Iterator[RenderableType]:
-    """For a terminal."""
-    worst = found.bottleneck
-    first, last = found.steps
+def analysis_tables(analysis: Analysis) -> Iterator[RenderableType]:
+    """Yield the tables for a terminal."""
+    worst = analysis.bottleneck
+    first, last = analysis.steps
     yield Text(
-        f"{found.name}: {seconds_of(found.seconds)} a step (median of steps {first} to {last})"
+        f"{analysis.name}: {seconds_of(analysis.seconds)} a step (median of steps {first} to {last})"
     )
     cost = f"{seconds_of(worst.seconds)} or {percent(worst.share, 0)} of a step"
     yield Text(f"bottleneck: {NAMES[worst.name]}, {cost}", style="bold")
@@ -42,28 +42,37 @@ def analysis_tables(found: Analysis) -> Iterator[RenderableType]:
     for column in ("seconds", "share"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("seen in the events", overflow="fold")
-    for part in found.parts:
-        cells = (NAMES[part.name], seconds_of(part.seconds), percent(part.share, 0), part.evidence)
+    for step_part in analysis.parts:
+        cells = (
+            NAMES[step_part.name],
+            seconds_of(step_part.seconds),
+            percent(step_part.share, 0),
+            step_part.evidence,
+        )
         table.add_row(*map(Text, cells))
     yield table
-    if not found.advice:
+    if not analysis.advice:
         yield Text(
-            f"\n{found.why_none or 'no change of the job is known that would make it faster'}"
+            f"\n{analysis.no_advice_reason or 'no change of the job is known that would make it faster'}"
         )
-    for place, advice in enumerate(found.advice[:MOST_ADVICE], 1):
-        yield from _advice(place, advice, found.seconds)
+    for number, advice in enumerate(analysis.advice[:MOST_ADVICE], 1):
+        yield from _advice(number, advice, analysis.seconds)
 
 
-def analysis_json(found: Analysis) -> dict[str, Any]:
-    """For `--json`."""
+def analysis_json(analysis: Analysis) -> dict[str, Any]:
+    """Build the object for `--json`."""
     return {
-        "name": found.name,
-        "steps": {"first": found.steps[0], "last": found.steps[1]},
-        "secondsPerStep": found.seconds,
-        "bottleneck": found.bottleneck.name,
+        "name": analysis.name,
+        "steps": {"first": analysis.steps[0], "last": analysis.steps[1]},
+        "secondsPerStep": analysis.seconds,
+        "bottleneck": analysis.bottleneck.name,
         "parts": {
-            part.name: {"seconds": part.seconds, "share": part.share, "evidence": part.evidence}
-            for part in found.parts
+            step_part.name: {
+                "seconds": step_part.seconds,
+                "share": step_part.share,
+                "evidence": step_part.evidence,
+            }
+            for step_part in analysis.parts
         },
         "advice": [
             {
@@ -74,18 +83,18 @@ def analysis_json(found: Analysis) -> dict[str, Any]:
                 "price": advice.price,
                 "note": advice.note,
             }
-            for advice in found.advice
+            for advice in analysis.advice
         ],
-        "noAdviceBecause": found.why_none,
+        "noAdviceBecause": analysis.no_advice_reason,
     }
 
 
-def _advice(place: int, advice: Advice, seconds: float) -> Iterator[RenderableType]:
+def _advice(number: int, advice: Advice, seconds: float) -> Iterator[RenderableType]:
     gain = "time not estimated"
     if advice.seconds is not None and not math.isnan(advice.seconds):
         times = f"{seconds / advice.seconds:.2f} times as fast"
         gain = f"about {seconds_of(advice.seconds)} a step, {times}"
-    yield Text(f"\n{place}. for {NAMES[advice.part]}: {gain}", style="bold")
+    yield Text(f"\n{number}. for {NAMES[advice.part]}: {gain}", style="bold")
     yield Text(yaml.safe_dump(dict(advice.change), sort_keys=False).rstrip(), style="cyan")
     for label, text in (("estimate", advice.how), ("price", advice.note)):
         if text:

@@ -1,4 +1,4 @@
-"""What a run's events say of each part of its steps, as a sentence. Pure; called by `run`."""
+"""A sentence for each part of a step, from a run's events. Pure; called by `run`."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,16 +8,16 @@ from rljob_runtime.report.analysis.step_figures import StepFigures
 from rljob_runtime.report.display.wording import percent, seconds_of
 
 
-def evidence_of(part: str, figures: StepFigures) -> str:
-    """In `figures`, medians over steps."""
-    said = EVIDENCE.get(part)
-    return said(figures) if said else ""
+def evidence_of(name: str, figures: StepFigures) -> str:
+    """Describe a part of the step, from medians over steps in `figures`."""
+    describe = EVIDENCE.get(name)
+    return describe(figures) if describe else ""
 
 
 def _generate(figures: StepFigures) -> str:
     work = figures.busy.get("generate", 0.0)
-    half = seconds_of(figures.half)
-    return f"generation takes {seconds_of(work)}, half of its samples are there after {half}"
+    half_time = seconds_of(figures.half_seconds)
+    return f"generation takes {seconds_of(work)}, half of its samples are there after {half_time}"
 
 
 def _tail(figures: StepFigures) -> str:
@@ -69,8 +69,8 @@ def _reshard(figures: StepFigures) -> str:
 
 def _dock(figures: StepFigures) -> str:
     waits = {s: w[ROOM] for s, w in figures.waits.items() if w.get(ROOM)}
-    said = ", ".join(f"{state} {seconds_of(seconds)}" for state, seconds in waits.items())
-    return f"warehouses were full: waits for room of {said}"
+    texts = ", ".join(f"{state} {seconds_of(seconds)}" for state, seconds in waits.items())
+    return f"warehouses were full: waits for room of {texts}"
 
 
 def _other(_: StepFigures) -> str:
@@ -78,11 +78,11 @@ def _other(_: StepFigures) -> str:
 
 
 def _waiting(figures: StepFigures, awaited: str) -> str:
-    """Who waited for it in the dock, longest first."""
+    """List the states that waited for this one in the dock, longest first."""
     waits = {s: w[awaited] for s, w in figures.waits.items() if w.get(awaited, 0.0) > 0}
     order = sorted(waits, key=lambda state: -waits[state])
-    said = ", ".join(f"{state} waits {seconds_of(waits[state])} for it" for state in order)
-    return f"; {said}" if said else ""
+    texts = ", ".join(f"{state} waits {seconds_of(waits[state])} for it" for state in order)
+    return f"; {texts}" if texts else ""
 
 
 EVIDENCE: Mapping[str, Callable[[StepFigures], str]] = {

@@ -1,5 +1,5 @@
-"""A run's bottleneck, read from its folder. Called by `rljob analyze`; `analysis_text` shows what is
-found."""
+"""A run's bottleneck, read from its folder. Called by `rljob analyze`; `analysis_text` displays the
+result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ from rljob_runtime.report.analysis.step_figures import (
 from rljob_runtime.report.display.history import TAIL_BYTES, RunHistory
 
 LEFT_OUT = 1
-"""Steps at the beginning, in which engines and processes start."""
+"""Steps at the beginning that are skipped, because engines and processes start in them."""
 FEWEST_STEPS, MOST_STEPS = 2, 50
-"""Steps after them that are looked at: as many as this at least, the last ones of more."""
+"""Fewest and most steps after them that are analyzed; of more, the last ones."""
 SMALLEST_PART = 0.1
-"""Share of a step from which on something is advised for a part."""
+"""Smallest share of a step for which advice is given."""
 SMALLEST_SHOWN = 0.005
-"""From which on it is told."""
+"""Smallest share of a step that is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What a step waits for one of PARTS. share: of the step's seconds."""
+class StepPart:
+    """The time that a step waits for one of PARTS. share: of the step's seconds."""
 
     name: str
     seconds: float
@@ -43,52 +43,55 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """parts: longest first, the bottleneck at the front. steps: first and last that were looked at. why_none:
-    said where nothing can be advised."""
+    """The result of an analysis.
+
+    parts: longest first, so that the bottleneck is at the front. steps: first and last analyzed step.
+    no_advice_reason: set if no advice can be given.
+    """
 
     name: str
     steps: tuple[int, int]
     seconds: float
-    parts: Sequence[Part]
+    parts: Sequence[StepPart]
     advice: Sequence[Advice]
-    why_none: str = ""
+    no_advice_reason: str = ""
 
     @property
-    def bottleneck(self) -> Part:
-        """The part that costs most; of what is nobody's, only where nothing else is."""
+    def bottleneck(self) -> StepPart:
+        """The longest part; `other` only if it is the only one."""
         return next((part for part in self.parts if part.name != "other"), self.parts[0])
 
 
 def analyze_run(folder: Path) -> Analysis:
-    """Raises ConfigError for a folder without events, or with too few steps."""
+    """Analyze the run of a folder. Raises ConfigError for a folder without events, or with too few steps."""
     events, job_file = folder / "events.jsonl", folder / "rljob.yaml"
     if not events.is_file():
         raise ConfigError(f"{folder} holds no events.jsonl; name the folder of a run")
     history, numbers = _end_of(events)
-    found = median_figures([step_figures(history, step) for step in numbers])
-    parts = parts_of(found)
-    why_none, advice = "", list[Advice]()
+    figures = median_figures([step_figures(history, step) for step in numbers])
+    parts = parts_of(figures)
+    no_advice_reason, advice = "", list[Advice]()
     try:
         job = resolve(load_job(job_file))
-        advice = advise(found, job, parts=[p.name for p in parts if p.share >= SMALLEST_PART])
+        advice = advise(figures, job, parts=[p.name for p in parts if p.share >= SMALLEST_PART])
     except InvalidJob as error:
-        why_none = f"no advice without the run's job: {error}"
+        no_advice_reason = f"no advice without the run's job: {error}"
     return Analysis(
         name=history.name,
         steps=(numbers[0], numbers[-1]),
-        seconds=found.seconds,
+        seconds=figures.seconds,
         parts=parts,
         advice=advice,
-        why_none=why_none,
+        no_advice_reason=no_advice_reason,
     )
 
 
 def _end_of(log: Path) -> tuple[RunHistory, list[int]]:
-    """A history with all details of the steps that are looked at, which it names, and of the two before."""
+    """Read a history with all details of the analyzed steps and the two before, and return those steps."""
     tail_bytes = TAIL_BYTES
     while True:
         history = RunHistory.read(log, tail_bytes=tail_bytes)
-        numbers = looked_at(history)
+        numbers = analyzed_steps(history)
         before = sorted(step for step in history.steps if step < numbers[0])[-2:]
         brief = any(isinstance(history.steps[s], BriefStep) for s in (*before, *numbers))
         if not brief:
@@ -96,8 +99,8 @@ def _end_of(log: Path) -> tuple[RunHistory, list[int]]:
         tail_bytes *= 4
 
 
-def looked_at(history: RunHistory) -> list[int]:
-    """Steps after the first. Raises ConfigError where there are too few."""
+def analyzed_steps(history: RunHistory) -> list[int]:
+    """Return the steps to analyze, without the first. Raises ConfigError if there are too few."""
     numbers = sorted(history.steps)[LEFT_OUT:][-MOST_STEPS:]
     if len(numbers) < FEWEST_STEPS:
         raise ConfigError(
@@ -107,15 +110,15 @@ def looked_at(history: RunHistory) -> list[int]:
     return numbers
 
 
-def parts_of(figures: StepFigures) -> list[Part]:
-    """All parts of a step that take noticeable time, longest first."""
-    blamed, least = figures.blamed, SMALLEST_SHOWN * figures.seconds
-    order = sorted((n for n in PARTS if blamed[n] >= least), key=lambda name: -blamed[name])
+def parts_of(figures: StepFigures) -> list[StepPart]:
+    """Return all parts of a step that take noticeable time, longest first."""
+    blame, least = figures.blame, SMALLEST_SHOWN * figures.seconds
+    order = sorted((n for n in PARTS if blame[n] >= least), key=lambda name: -blame[name])
     return [
-        Part(
+        StepPart(
             name=name,
-            seconds=blamed[name],
-            share=blamed[name] / figures.seconds,
+            seconds=blame[name],
+            share=blame[name] / figures.seconds,
             evidence=evidence_of(name, figures),
         )
         for name in order

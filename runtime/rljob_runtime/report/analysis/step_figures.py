@@ -1,4 +1,4 @@
-"""What each step of a run took, read from its events. Called by `run`; `blame` says what was waited for."""
+"""The durations within each step of a run, read from its events. Called by `run`; `blame` finds the waits."""
 
 import statistics
 from bisect import bisect_left
@@ -8,8 +8,8 @@ from itertools import accumulate
 
 from rljob_runtime.dock.stats import ROOM
 from rljob_runtime.record.event_types import DockEvent, PassTimes, PhaseEvent, ReshardEvent, Rows
-from rljob_runtime.record.spans import Span
-from rljob_runtime.report.analysis.blame import INFERENCE, Activity, blamed
+from rljob_runtime.record.spans import StageSpan
+from rljob_runtime.report.analysis.blame import INFERENCE, Activity, blame_by_state
 from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.totals import number
 
@@ -22,7 +22,7 @@ PART_OF = {
 MEETING = ("update", "critic")
 """States whose workers all end together."""
 TAIL_SHARE = 0.2
-"""Of a step's samples: the tail is the time in which no more than these are still generated."""
+"""Share of a step's samples: in the tail, no more than these are still generated."""
 LENGTHS = ("mean", "p80", "max")
 RESHARD_PARTS = (
     "gather_seconds",
@@ -36,16 +36,19 @@ RESHARD_PARTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFigures:
-    """Seconds of a step. blamed: by part, in which the step waited for it; their sum is `seconds`. busy: by
-    state, a worker's mean without its waits in the dock. half: from the start of the generation until half of
-    its samples were there; tail: from four fifths of them on. waits: by state and what was waited for, a
-    worker's mean. lengths: of responses, in tokens, those of LENGTHS that are known. reshard: of its parts.
-    passes: tokens and seconds of some of the `num_passes` of the update that a rank made."""
+    """Durations within a step, in seconds.
+
+    blame: by part, the time that the step waited for it; they add up to `seconds`. busy: by state, a worker's
+    mean without its waits in the dock. half_seconds: from the start of generation until half of its samples
+    were done; tail: from four fifths of them on. waits: by waiting and awaited state, a worker's mean.
+    lengths: of responses in tokens, those of LENGTHS that are known. reshard: its parts. passes: tokens and
+    seconds of some of the `num_passes` passes of the update on a rank.
+    """
 
     seconds: float
-    blamed: Mapping[str, float]
+    blame: Mapping[str, float]
     busy: Mapping[str, float]
-    half: float = 0.0
+    half_seconds: float = 0.0
     tail: float = 0.0
     waits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     lengths: Mapping[str, float] = field(default_factory=dict)
@@ -55,12 +58,12 @@ class StepFigures:
 
 
 def median_figures(steps: Sequence[StepFigures]) -> StepFigures:
-    """The typical step: medians of each figure, and the passes of all steps."""
+    """Return the typical step: medians of each figure, and the passes of all steps."""
     return StepFigures(
         seconds=statistics.median(step.seconds for step in steps),
-        blamed=_medians([step.blamed for step in steps]),
+        blame=_medians([step.blame for step in steps]),
         busy=_medians([step.busy for step in steps]),
-        half=statistics.median(step.half for step in steps),
+        half_seconds=statistics.median(step.half_seconds for step in steps),
         tail=statistics.median(step.tail for step in steps),
         waits={
             state: _medians([step.waits.get(state, {}) for step in steps])
@@ -68,28 +71,28 @@ def median_figures(steps: Sequence[StepFigures]) -> StepFigures:
         },
         lengths=_medians([step.lengths for step in steps if step.lengths]),
         reshard=_medians([step.reshard for step in steps if step.reshard]),
-        passes=tuple(one for step in steps for one in step.passes),
+        passes=tuple(timed_pass for step in steps for timed_pass in step.passes),
         num_passes=statistics.median(step.num_passes for step in steps),
     )
 
 
 def step_figures(history: RunHistory, step: int) -> StepFigures:
-    """Of one step that is done."""
+    """Compute the figures of one finished step."""
     event = history.steps[step]
-    window = Span(start=event.time - event.seconds, end=event.time)
-    phases = [phase for found in history.phases.values() for phase in found]
+    window = StageSpan(start=event.time - event.seconds, end=event.time)
+    phases = [phase for step_phases in history.phases.values() for phase in step_phases]
     inside = [p for p in phases if p.end > window.start and p.start < window.end]
     inside = [phase for phase in inside if not phase.evaluation]
     dock = history.docks.get(step) or DockEvent(step=step)
     activities = _activities(inside, window, dock)
-    half, tail = _generation(activities.get("generate"), dock.rows)
+    half_seconds, tail = _generation(activities.get("generate"), dock.rows)
     waits = _waits(dock, activities)
     passes = event.passes or PassTimes()
     return StepFigures(
         seconds=event.seconds,
-        blamed=_parts(activities, window, waits, tail),
+        blame=_parts(activities, window, waits, tail),
         busy={state: _busy(activity) for state, activity in activities.items()},
-        half=half,
+        half_seconds=half_seconds,
         tail=tail.seconds if tail else 0.0,
         waits=waits,
         lengths={
@@ -103,33 +106,45 @@ def step_figures(history: RunHistory, step: int) -> StepFigures:
     )
 
 
-def _activities(phases: Sequence[PhaseEvent], window: Span, dock: DockEvent) -> dict[str, Activity]:
-    """By state, clipped to the window."""
-    found = {}
+def _activities(
+    phases: Sequence[PhaseEvent], window: StageSpan, dock: DockEvent
+) -> dict[str, Activity]:
+    """Return the activities by state, clipped to the window."""
+    activities = {}
     for state in {phase.name for phase in phases}:
-        own = [phase for phase in phases if phase.name == state]
-        begins = [_begins(phase, own) for phase in own]
+        state_phases = [phase for phase in phases if phase.name == state]
+        begins = [_begins(phase, state_phases) for phase in state_phases]
         spans = tuple(
-            Span(start=max(start, window.start), end=min(phase.end, window.end))
-            for start, phase in zip(begins, own, strict=True)
+            StageSpan(start=max(start, window.start), end=min(phase.end, window.end))
+            for start, phase in zip(begins, state_phases, strict=True)
         )
-        before = sum(_gap(phase, phases, window) for phase in own)
-        waited = _claim_seconds(dock, state) * len(own) / _claimers(dock, state, len(own))
-        found[state] = Activity(spans=spans, waited=max(0.0, waited - before) / len(own))
-    return found
+        idle_before = sum(_gap(phase, phases, window) for phase in state_phases)
+        waited = (
+            _claim_seconds(dock, state)
+            * len(state_phases)
+            / _claimers(dock, state, len(state_phases))
+        )
+        activities[state] = Activity(
+            spans=spans, waited=max(0.0, waited - idle_before) / len(state_phases)
+        )
+    return activities
 
 
-def _begins(phase: PhaseEvent, own: Sequence[PhaseEvent]) -> float:
-    """When a phase does what others do not wait for: workers that train meet, so the last to begin is waited
-    for by those before it, by whatever kept it."""
+def _begins(phase: PhaseEvent, state_phases: Sequence[PhaseEvent]) -> float:
+    """Return when a phase starts work that others do not wait for.
+
+    Workers that train meet, so those before wait for the last one to start, whatever delayed it.
+    """
     if phase.name not in MEETING:
         return phase.start
-    return max(p.start for p in own if p.step == phase.step)
+    return max(p.start for p in state_phases if p.step == phase.step)
 
 
-def _gap(phase: PhaseEvent, phases: Iterable[PhaseEvent], window: Span) -> float:
-    """Seconds before a phase in which its worker had nothing else to do: it may have waited for the first
-    rows then, which is not of the phase."""
+def _gap(phase: PhaseEvent, phases: Iterable[PhaseEvent], window: StageSpan) -> float:
+    """Seconds before a phase in which its worker was idle.
+
+    It may have waited for the first rows in that time, which does not belong to the phase.
+    """
     worker = phase.role, phase.device
     ends = [
         other.end
@@ -144,7 +159,7 @@ def _claim_seconds(dock: DockEvent, state: str) -> float:
 
 
 def _claimers(dock: DockEvent, state: str, workers: int) -> int:
-    """Workers that claim: the first of those that share a model."""
+    """Number of workers that claim: the first of those that share a model."""
     paths = dock.data_paths.get(state, {})
     warehouses = max(len(dock.warehouses), 1)
     claimers = -(-sum(paths.values()) // warehouses)
@@ -152,59 +167,61 @@ def _claimers(dock: DockEvent, state: str, workers: int) -> int:
 
 
 def _waits(dock: DockEvent, activities: Mapping[str, Activity]) -> dict[str, dict[str, float]]:
-    found = {}
+    waits_by_state = {}
     for state, activity in activities.items():
-        told = dock.states[state].waits if state in dock.states else {}
+        waits = dock.states[state].waits if state in dock.states else {}
         claimers = _claimers(dock, state, len(activity.spans))
-        found[state] = {name: seconds / claimers for name, seconds in told.items()}
-    return {state: waits for state, waits in found.items() if waits}
+        waits_by_state[state] = {name: seconds / claimers for name, seconds in waits.items()}
+    return {state: each for state, each in waits_by_state.items() if each}
 
 
 def _busy(activity: Activity) -> float:
     return sum(span.seconds for span in activity.spans) / len(activity.spans) - activity.waited
 
 
-def _generation(generate: Activity | None, rows: Rows | None) -> tuple[float, Span | None]:
-    """Seconds until half of the samples were there, and when the tail was."""
+def _generation(generate: Activity | None, rows: Rows | None) -> tuple[float, StageSpan | None]:
+    """Return the seconds until half of the samples were done, and the span of the tail."""
     done = rows.states["generate"].done if rows and "generate" in rows.states else []
     if generate is None or rows is None or not done:
         return 0.0, None
-    span = Span(start=min(s.start for s in generate.spans), end=max(s.end for s in generate.spans))
+    span = StageSpan(
+        start=min(s.start for s in generate.spans), end=max(s.end for s in generate.spans)
+    )
     times = [rows.start + seconds for seconds in rows.seconds]
-    done = list(accumulate(done, max))  # a controller that starts anew counts from 0
-    first, last = (_at(times, done, moment) for moment in (span.start, span.end))
+    done = list(accumulate(done, max))  # a restarted controller counts from 0
+    first, last = (_done_at(times, done, moment) for moment in (span.start, span.end))
     if last <= first:
         return 0.0, None
-    half, most = (
+    half_seconds, most = (
         _when(times, done, first + share * (last - first)) for share in (0.5, 1 - TAIL_SHARE)
     )
-    tail = Span(start=min(max(most, span.start), span.end), end=span.end)
-    return min(max(half - span.start, 0.0), span.seconds), tail
+    tail = StageSpan(start=min(max(most, span.start), span.end), end=span.end)
+    return min(max(half_seconds - span.start, 0.0), span.seconds), tail
 
 
-def _at(times: Sequence[float], done: Sequence[int], now: float) -> int:
-    """Samples that were there at the first look from `now` on."""
-    return done[min(bisect_left(times, now), len(done) - 1)]
+def _done_at(times: Sequence[float], done: Sequence[int], time: float) -> int:
+    """Number of samples that were done at the first observation from this time on."""
+    return done[min(bisect_left(times, time), len(done) - 1)]
 
 
 def _when(times: Sequence[float], done: Sequence[int], count: float) -> float:
-    """When so many were there, straight between two looks."""
-    place = min(bisect_left(done, count), len(done) - 1)
-    if place == 0 or done[place] == done[place - 1]:
-        return times[place]
-    share = (count - done[place - 1]) / (done[place] - done[place - 1])
-    return times[place - 1] + share * (times[place] - times[place - 1])
+    """Return when this many samples were done, interpolated between two observations."""
+    index = min(bisect_left(done, count), len(done) - 1)
+    if index == 0 or done[index] == done[index - 1]:
+        return times[index]
+    share = (count - done[index - 1]) / (done[index] - done[index - 1])
+    return times[index - 1] + share * (times[index] - times[index - 1])
 
 
 def _parts(
     activities: Mapping[str, Activity],
-    window: Span,
+    window: StageSpan,
     waits: Mapping[str, Mapping[str, float]],
-    tail: Span | None,
+    tail: StageSpan | None,
 ) -> dict[str, float]:
-    """Blame by part. What a state waited for room in a full dock is the dock's."""
+    """Return the blame by part. Waits for room in a full dock count as the dock's."""
     parts = dict.fromkeys(PARTS, 0.0)
-    states = blamed(_with_tail(activities, tail), window)
+    states = blame_by_state(_with_tail(activities, tail), window)
     for state, seconds in states.items():
         room = min(seconds, waits.get(state, {}).get(ROOM, 0.0))
         parts["dock"] += room
@@ -213,23 +230,25 @@ def _parts(
     return parts
 
 
-def _with_tail(activities: Mapping[str, Activity], tail: Span | None) -> Mapping[str, Activity]:
-    """The generation cut in two at the beginning of its tail."""
+def _with_tail(
+    activities: Mapping[str, Activity], tail: StageSpan | None
+) -> Mapping[str, Activity]:
+    """Split the generation at the start of its tail."""
     if tail is None:
         return activities
     spans = activities["generate"].spans
-    before = tuple(Span(start=s.start, end=min(s.end, tail.start)) for s in spans)
-    after = tuple(Span(start=max(s.start, tail.start), end=s.end) for s in spans)
+    before = tuple(StageSpan(start=s.start, end=min(s.end, tail.start)) for s in spans)
+    after = tuple(StageSpan(start=max(s.start, tail.start), end=s.end) for s in spans)
     parts = {"generate": Activity(spans=before), "tail": Activity(spans=after)}
     return {**activities, **parts}
 
 
 def _reshard_parts(reshard: ReshardEvent | None) -> dict[str, float]:
-    """What the event has of these."""
+    """Return the fields of the event that are set."""
     parts = {name: getattr(reshard, name, None) for name in RESHARD_PARTS}
-    return {name: part for name, part in parts.items() if part is not None}
+    return {name: value for name, value in parts.items() if value is not None}
 
 
-def _medians(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    names = {name for one in found for name in one}
-    return {name: statistics.median(one.get(name, 0.0) for one in found) for name in names}
+def _medians(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = {name for each in figures for name in each}
+    return {name: statistics.median(each.get(name, 0.0) for each in figures) for name in names}

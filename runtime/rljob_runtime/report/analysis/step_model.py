@@ -1,6 +1,7 @@
-"""How long a step takes whose states need so long each, by the job's flow. Pure; called by the advice.
+"""A model of a step's duration, from the durations of its states and the job's flow. Pure; called by the
+advice.
 
-Used for ratios alone: what a change does to the model's time, it should do to the measured one.
+Used only for ratios: a change should affect the measured time like the model's time.
 """
 
 from dataclasses import dataclass
@@ -13,14 +14,17 @@ from rljob_runtime.report.analysis.step_figures import StepFigures
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """Seconds that a step's states are at work. half: until half of the samples are generated, about when
-    the first groups are complete. groups: that are scored one by one. parts: passes of the first optimizer
-    step, which takes samples as they come; first: its share of the update."""
+    """Seconds that the states of a step work.
+
+    half_seconds: until half of the samples are generated, which is about when the first groups are complete.
+    groups: number of groups, which are scored one by one. parts: passes of the first optimizer step, which
+    takes samples as they arrive; first: its share of the update.
+    """
 
     mode: str
     separated: bool
     generate: float
-    half: float
+    half_seconds: float
     inference: float
     reward: float
     update: float
@@ -32,47 +36,48 @@ class StepWork:
 
     @classmethod
     def of(cls, figures: StepFigures, spec: ResolvedSpec) -> Self:
-        """As it was measured."""
+        """Derive the work from measured figures."""
         busy, batch = figures.busy, spec.batch
         return cls(
             mode=spec.flow.mode,
             separated=spec.placement.mode == "separated",
             generate=busy.get("generate", 0.0),
-            half=min(figures.half, busy.get("generate", 0.0)),
+            half_seconds=min(figures.half_seconds, busy.get("generate", 0.0)),
             inference=sum(busy.get(state, 0.0) for state in INFERENCE),
             reward=busy.get("reward", 0.0),
             update=busy.get("update", 0.0) + busy.get("critic", 0.0),
             sync=busy.get("sync", 0.0),
-            other=figures.blamed.get("other", 0.0) + figures.blamed.get("dock", 0.0),
+            other=figures.blame.get("other", 0.0) + figures.blame.get("dock", 0.0),
             groups=batch.global_batch_size,
             parts=max(batch.passes(spec.update.parallelism.data), 1),
             first=batch.mini_batch_size / (batch.global_batch_size * batch.epochs),
         )
 
     def seconds(self) -> float:
-        """Of a step among many alike."""
+        """Return the duration of a step in a steady state."""
         if self.mode == "sync":
             scored = max(self.inference, self.reward)
             return self.generate + scored + self.update + self.sync + self.other
         if self.mode == "async":
             trains = self.inference + self.update + self.sync
             return max(self.generate + self.sync, self.reward, trains) + self.other
-        return self._streamed() + self.sync + self.other
+        return self._streaming_seconds() + self.sync + self.other
 
-    def _streamed(self) -> float:
-        """Each state takes what is ready; colocated devices generate to the end before anything else."""
-        generated, first = self.generate, self.half
-        scored = _ends(first, self.reward, generated, self.groups)
+    def _streaming_seconds(self) -> float:
+        """Duration if each state takes rows as they become ready. Colocated devices finish generation before
+        any other state."""
+        generated, first = self.generate, self.half_seconds
+        scored = _end_of_work(first, self.reward, generated, self.groups)
         if self.separated:
-            inferred = _ends(first, self.inference, generated, self.parts)
+            inferred = _end_of_work(first, self.inference, generated, self.parts)
             begins = first + self.reward / self.groups + self.inference / self.parts
         else:
             inferred = begins = generated + self.inference
         streams = self.update * self.first
-        ends = _ends(begins, streams, max(scored, inferred), self.parts)
+        ends = _end_of_work(begins, streams, max(scored, inferred), self.parts)
         return ends + self.update - streams
 
 
-def _ends(begins: float, seconds: float, last_comes: float, parts: int) -> float:
-    """When a state has worked off what comes in so many parts."""
+def _end_of_work(begins: float, seconds: float, last_comes: float, parts: int) -> float:
+    """Return when a state has processed work that arrives in this many parts."""
     return max(begins + seconds, last_comes + seconds / parts)

@@ -1,1 +1,1 @@
-"""What the user sees: live terminal and report."""
+"""The user's displays of a run: live terminal and report."""

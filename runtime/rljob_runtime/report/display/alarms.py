@@ -1,4 +1,4 @@
-"""Alarms of a run's guards for the page: each with its steps, and marks in the charts. Pure."""
+"""Alarms of a run's guards for the page: a row for each with its steps, and marks in the charts. Pure."""
 
 from typing import Any
 
@@ -9,14 +9,16 @@ MAX_ALARMS = 200
 
 
 def alarm_rows(history: RunHistory) -> list[dict[str, Any]]:
-    """Each alarm from where it was raised to where it was over, the latest first. until: None while it is
-    active; a rollback ends what it undid."""
+    """Return a row for each alarm, the latest first.
+
+    until: step at which it was cleared, None while it is active. A rollback ends the alarm that caused it.
+    """
     rows: list[dict[str, Any]] = []
     active: dict[str, dict[str, Any]] = {}
     for event in history.alarms:
         name = event.alarm
-        if (before := active.pop(name, None)) is not None:
-            before["until"] = event.step
+        if (replaced := active.pop(name, None)) is not None:
+            replaced["until"] = event.step
         if event.state == "cleared":
             continue
         back = event.rolled_back_to
@@ -36,7 +38,7 @@ def alarm_rows(history: RunHistory) -> list[dict[str, Any]]:
 
 
 def alarm_marks(history: RunHistory) -> list[dict[str, Any]]:
-    """A line across a chart over the steps at each alarm."""
+    """Return a vertical line at each step with a raised alarm, for charts over the steps."""
     steps = {event.step for event in history.alarms if event.state == "raised"}
     line = {"color": "@bad", "width": 1, "dash": "dash"}
     return [

@@ -1,7 +1,7 @@
-"""The table of the report's charts, in reading order. Adding a chart is adding a row.
+"""The table of the report's charts, in reading order. A new chart is a new row.
 
-What a row cannot say with figures of the steps alone stands above the table: where other figures come from,
-and which curves an open chart has.
+Functions above the table provide figures that are not metrics of the steps, and the curves of charts whose
+curves depend on the run.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from rljob_runtime.report.display.figures import (
     Chart,
     Curve,
     Figure,
-    Told,
+    StepValues,
     draw,
     shares,
     shown_steps,
@@ -20,94 +20,96 @@ from rljob_runtime.report.display.figures import (
     step_metrics,
 )
 from rljob_runtime.report.display.history import RunHistory
-from rljob_runtime.report.display.reshard_figures import PHASES, stands_still
+from rljob_runtime.report.display.reshard_figures import PHASES, standstill_share
 from rljob_runtime.report.display.totals import number
 
 OF_ALL_REWARDS = ("reward/mean", "reward/std", "reward/errors", "reward/error_share")
-"""Metrics that are of no single reward."""
+"""Metrics of all rewards together."""
 MOST_DEVICES = 16
-"""Whose memory is drawn."""
+"""Largest number of devices in the memory chart."""
 MAX_LINES = 16
-"""Of a chart of the dock."""
+"""Largest number of lines in a chart of the dock."""
 SERIES = ("@generate", "@update", "@reference", "@reward-phase", "@bad")
 DASHES = ("solid", "dot", "dash", "dashdot")
-"""For lines that have a colour again."""
+"""Dash styles of lines whose colour is repeated."""
 
 
 def charts(history: RunHistory, section: str = "charts") -> list[Figure]:
-    """All charts of a section that the run has data for."""
+    """Return all charts of a section that the run has data for."""
     drawn = (draw(chart, history) for chart in CHARTS if chart.section == section)
     return [chart for chart in drawn if chart is not None]
 
 
-def _reward_curves(told: Told) -> list[Curve]:
-    """Where there are several rewards."""
-    names = reward_names(told)
-    return _cycled((name, name.removeprefix("reward/")) for name in names) if names[1:] else []
+def _reward_curves(step_values: StepValues) -> list[Curve]:
+    """Return a curve per reward, if there are several."""
+    names = reward_names(step_values)
+    return (
+        _with_colours((name, name.removeprefix("reward/")) for name in names) if names[1:] else []
+    )
 
 
-def reward_names(told: Told) -> list[str]:
-    """Metrics of single rewards, in the last step."""
-    return [n for n in _last(told) if n.startswith("reward/") and n not in OF_ALL_REWARDS]
+def reward_names(step_values: StepValues) -> list[str]:
+    """Return the metrics of single rewards in the last step."""
+    return [n for n in _last(step_values) if n.startswith("reward/") and n not in OF_ALL_REWARDS]
 
 
-def _device_curves(told: Told) -> list[Curve]:
-    """Of many devices, those that held most in the last step."""
-    peaks, names = _last(told), _devices(told)
+def _device_curves(step_values: StepValues) -> list[Curve]:
+    """Return a curve per device; of many devices, those with the largest peaks in the last step."""
+    peaks, names = _last(step_values), _devices(step_values)
     fullest = sorted(names, key=lambda name: -(peaks[name] or 0))[:MOST_DEVICES]
     shown = ((n, f"device {n.rsplit('/', 1)[1]}") for n in names if n in fullest)
-    return _cycled(shown, smooth=False)
+    return _with_colours(shown, smooth=False)
 
 
-def _devices(told: Told) -> list[str]:
-    return [name for name in _last(told) if name.startswith("memory/peak_bytes/")]
+def _devices(step_values: StepValues) -> list[str]:
+    return [name for name in _last(step_values) if name.startswith("memory/peak_bytes/")]
 
 
-def _left_out(history: RunHistory) -> str:
-    found = len(_devices(step_metrics(history)))
-    more = f" The {MOST_DEVICES} of {found} devices that held most in the last step."
-    return more if found > MOST_DEVICES else ""
+def _left_out_note(history: RunHistory) -> str:
+    num_devices = len(_devices(step_metrics(history)))
+    note = f" The {MOST_DEVICES} of {num_devices} devices that held most in the last step."
+    return note if num_devices > MOST_DEVICES else ""
 
 
-def _last(told: Told) -> Mapping[str, Any]:
-    return told[max(told)] if told else {}
+def _last(step_values: StepValues) -> Mapping[str, Any]:
+    return step_values[max(step_values)] if step_values else {}
 
 
-def _cycled(names: Iterable[tuple[str, str]], *, smooth: bool = True) -> list[Curve]:
-    """Curves of (figure, name) in colours that come again."""
+def _with_colours(names: Iterable[tuple[str, str]], *, smooth: bool = True) -> list[Curve]:
+    """Return a curve per (figure, name), with colours that repeat."""
     return [
         Curve(metric, name, SERIES[i % len(SERIES)], smooth=smooth)
         for i, (metric, name) in enumerate(names)
     ]
 
 
-def _phases(history: RunHistory) -> Told:
+def _phases(history: RunHistory) -> StepValues:
     return {step: history.phase_seconds(step) for step in shown_steps(history, 400)}
 
 
-def _phase_curves(told: Told) -> list[Curve]:
+def _phase_curves(step_values: StepValues) -> list[Curve]:
     return [
         Curve(name, name, "@reward-phase" if name == "reward" else f"@{name}", text=".3f")
-        for name in _names(told)
+        for name in _names(step_values)
     ]
 
 
-def _dock_curves(told: Told, text: str = ".3~g") -> list[Curve]:
+def _dock_curves(step_values: StepValues, text: str = ".3~g") -> list[Curve]:
     return [
         Curve(name, name, SERIES[i % len(SERIES)], text=text, dash=DASHES[i // len(SERIES)])
-        for i, name in enumerate(_names(told)[:MAX_LINES])
+        for i, name in enumerate(_names(step_values)[:MAX_LINES])
     ]
 
 
-def _dock_bytes(told: Told) -> list[Curve]:
-    return _dock_curves(told, ".3~s")
+def _dock_bytes(step_values: StepValues) -> list[Curve]:
+    return _dock_curves(step_values, ".3~s")
 
 
 def _docks(history: RunHistory) -> Iterator[tuple[int, DockEvent]]:
     return ((step, history.docks[step]) for step in shown_steps(history) if step in history.docks)
 
 
-def _waits(history: RunHistory) -> Told:
+def _waits(history: RunHistory) -> StepValues:
     waits = {
         step: {
             f"{state} for {awaited}": seconds
@@ -119,7 +121,7 @@ def _waits(history: RunHistory) -> Told:
     return _even(waits, 0.0)
 
 
-def _rates(history: RunHistory) -> Told:
+def _rates(history: RunHistory) -> StepValues:
     rates = {
         step: {
             f"{edge.from_} → {edge.to}": edge.bytes / history.steps[step].seconds
@@ -130,23 +132,23 @@ def _rates(history: RunHistory) -> Told:
     return _even(rates, 0.0)
 
 
-def _held(history: RunHistory) -> Told:
-    held = {
+def _warehouse_peaks(history: RunHistory) -> StepValues:
+    peaks = {
         step: {f"warehouse {w.index}": w.peak_bytes for w in dock.warehouses}
         for step, dock in _docks(history)
     }
-    return _even(held)
+    return _even(peaks)
 
 
-def _reshards(history: RunHistory) -> Told:
+def _reshards(history: RunHistory) -> StepValues:
     fields = ("seconds", *PHASES, "overlap", "peak_bytes", "bound_bytes")
-    told = _fields(history.reshards, fields)
-    for step, figures in told.items():
-        figures["share"] = stands_still(history.reshards[step], history.seconds(step))
-    return _even(told)
+    step_values = _fields(history.reshards, fields)
+    for step, figures in step_values.items():
+        figures["share"] = standstill_share(history.reshards[step], history.seconds(step))
+    return _even(step_values)
 
 
-def _in_flight(history: RunHistory) -> Told:
+def _in_flight(history: RunHistory) -> StepValues:
     fields = ("received_seconds", "hidden_seconds", "switch_seconds")
     return _even(_fields(history.in_flight, fields))
 
@@ -157,23 +159,25 @@ def _fields(
     return {step: {name: getattr(event, name) for name in names} for step, event in events.items()}
 
 
-def _even(told: Told, absent: float | None = None) -> Told:
-    """Of every step the same figures: all that any step tells as a number. absent: where a step does not."""
+def _even(step_values: StepValues, absent: float | None = None) -> StepValues:
+    """Give every step the same figures: all that any step has as a number. absent: value for the other
+    steps."""
     names = _names(
-        {s: {n: v for n, v in t.items() if number(v) == number(v)} for s, t in told.items()}
+        {s: {n: v for n, v in t.items() if number(v) == number(v)} for s, t in step_values.items()}
     )
     return {
-        step: {name: figures.get(name, absent) for name in names} for step, figures in told.items()
+        step: {name: figures.get(name, absent) for name in names}
+        for step, figures in step_values.items()
     }
 
 
-def _names(told: Told) -> list[str]:
-    """All that any step tells, in the order of the steps."""
-    return list(dict.fromkeys(name for step in sorted(told) for name in told[step]))
+def _names(step_values: StepValues) -> list[str]:
+    """Return all names that occur in any step, in the order of the steps."""
+    return list(dict.fromkeys(name for step in sorted(step_values) for name in step_values[step]))
 
 
 def _row_ages(chart: Chart, history: RunHistory) -> Figure | None:
-    """Bars over ages, which are no steps."""
+    """Draw bars over ages instead of steps."""
     ages = history.step_totals().staleness
     if not ages:
         return None
@@ -238,42 +242,44 @@ CHARTS: tuple[Chart, ...] = (
            Curve("response_tokens_per_second", "response tokens", "@muted"),
            Curve("picture_tokens_per_second", "pictures' tokens", "@update")]),
     Chart("reward-parts", "Rewards one by one", "Mean score of each reward, before its weight.",
-          each=_reward_curves),
+          curves_of=_reward_curves),
     Chart("memory", "Device memory", "Largest number of bytes that a device held within the step.",
-          each=_device_curves, more=_left_out, unit="B"),
+          curves_of=_device_curves, note_end=_left_out_note, unit="B"),
     Chart("phases", "Phases",
           "Seconds of each phase, the slowest worker's; phases that overlap add up to more than the step.",
-          each=_phase_curves, told=_phases, section="phaseChart", unit=" s", form=stacked_bars, wide=True),
+          curves_of=_phase_curves, values=_phases, section="phaseChart", unit=" s", form=stacked_bars,
+          wide=True),
     Chart("dock-waits", "Who waits for whom",
           "Seconds that workers of a state waited in a step for rows of another, added up.",
-          each=_dock_curves, told=_waits, section="dockCharts", unit=" s", from_zero=True, wide=True),
+          curves_of=_dock_curves, values=_waits, section="dockCharts", unit=" s", from_zero=True, wide=True),
     Chart("dock-edges", "Bytes a second from state to state",
           "Bytes of columns that a state read of another's, over the step's seconds.",
-          each=_dock_bytes, told=_rates, section="dockCharts", unit="B", from_zero=True, wide=True),
+          curves_of=_dock_bytes, values=_rates, section="dockCharts", unit="B", from_zero=True, wide=True),
     Chart("dock-held", "Held", "Bytes in each warehouse at its fullest moment of a step.",
-          each=_dock_bytes, told=_held, section="dockCharts", unit="B", from_zero=True, wide=True),
+          curves_of=_dock_bytes, values=_warehouse_peaks, section="dockCharts", unit="B", from_zero=True,
+          wide=True),
     Chart("dock-staleness", "Staleness of rows",
           "Rows of the run by how many weight versions they were behind the weights they trained.",
           section="dockCharts", form=_row_ages, wide=True),
     Chart("reshard-seconds", "Seconds of a reshard",
           "Of the slowest device. Gather, select and swap overlap; the way back runs beside what follows.",
           [Curve("seconds", "reshard", "@text", smooth=False),
-           *(Curve(field, *look, smooth=False) for field, look in PHASES.items())],
-          told=_reshards, section="reshardCharts", unit=" s", from_zero=True),
+           *(Curve(field, *style, smooth=False) for field, style in PHASES.items())],
+          values=_reshards, section="reshardCharts", unit=" s", from_zero=True),
     Chart("reshard-share", "Share and overlap",
           "Share of a step in which devices only reshard, and of the way back that other work hides.",
           [Curve("share", "of the step", "@update", text=".1%"),
            Curve("overlap", "way back, hidden", "@muted", text=".1%")],
-          told=_reshards, section="reshardCharts", from_zero=True),
+          values=_reshards, section="reshardCharts", from_zero=True),
     Chart("reshard-bytes", "Peak of a device",
           "Weights and buffers of the fullest device while it reshards, and what they may be.",
           [Curve("peak_bytes", "peak", "@generate", smooth=False),
            Curve("bound_bytes", "bound", "@bad", smooth=False)],
-          told=_reshards, section="reshardCharts", unit="B", from_zero=True),
+          values=_reshards, section="reshardCharts", unit="B", from_zero=True),
     Chart("in-flight-seconds", "Seconds of weights in flight",
           "Of the slowest device: from the first byte to the verified last, and the copy from the host.",
           [Curve("received_seconds", "on the way", "@generate", smooth=False),
            Curve("hidden_seconds", "behind generation", "@update", smooth=False),
            Curve("switch_seconds", "generation stands still", "@bad", smooth=False)],
-          told=_in_flight, section="reshardCharts", unit=" s", from_zero=True),
+          values=_in_flight, section="reshardCharts", unit=" s", from_zero=True),
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""A terminal that is given text alone: none of it moves the cursor, changes the title or makes a link.
+"""A terminal console that prints text only: no text can move the cursor, change the title or create a link.
 
-Names, messages and samples come from jobs, models and clusters. Used by all commands that print them with
-rich.
+Names, messages and samples come from jobs, models and clusters, which are untrusted. Used by all commands
+that print them with rich.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from rljob_api.spec.terminal_text import CONTROL, printable
 
 
 class TerminalConsole(Console):
-    """rich's, which takes texts as they are: no markup, no emoji, no control characters of theirs."""
+    """A rich console that prints texts literally: without markup, emoji and control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
@@ -22,7 +22,7 @@ class TerminalConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """As rich; its own control codes stay."""
+        """Render as rich does. Control codes of rich itself are retained."""
         for segment in super().render(renderable, options):
             if segment.control or not CONTROL.search(segment.text):
                 yield segment

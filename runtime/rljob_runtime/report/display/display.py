@@ -1,4 +1,4 @@
-"""The seam between a run and what shows it, and the choice between the two displays."""
+"""The interface between a run and its display, and the choice between the two displays."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,18 +16,17 @@ REPORT_NAME = "report.html"
 
 
 class Display(Protocol):
-    """Shows a run while it goes on. Driven by events alone, so a file can be replayed."""
+    """Shows a running run. Driven by events alone, so that a file can be replayed."""
 
     def on_event(self, event: Event) -> None:
-        """Take the next event."""
+        """Update the display with the next event."""
 
     def close(self) -> None:
-        """Show what the run came to and give the terminal back; called once the report is there."""
+        """Show the result of the run and restore the terminal; called once the report exists."""
 
 
 def make_display(run_dir: Path, *, console: Console | None = None) -> Display:
-    """The display of a run in this process. Earlier events of the folder (a resumed run) are taken up
-    silently."""
+    """Create the display of a run in this process. Earlier events of a resumed run are not shown again."""
     report = run_dir / REPORT_NAME
     events = run_dir / "events.jsonl"
     return display_after(
@@ -40,8 +39,10 @@ def make_display(run_dir: Path, *, console: Console | None = None) -> Display:
 def display_after(
     earlier: RunHistory, *, report: Callable[[], str | None], console: Console | None = None
 ) -> Display:
-    """A live display on a terminal, plain lines elsewhere; NO_COLOR and TERM=dumb are honoured through
-    rich. earlier: what it takes up silently."""
+    """Create a live display on a terminal, and plain lines elsewhere.
+
+    rich honours NO_COLOR and TERM=dumb. earlier: history that is not shown again.
+    """
     console = console or TerminalConsole()
     if not console.is_terminal or console.is_dumb_terminal:
         return PlainDisplay(console.file, report=report, earlier=earlier)

@@ -13,15 +13,15 @@ KINDS = {
     "ready": "@reward-phase",
     "lacking": "@muted",
 }
-"""What a row can be at a state, from below, with its colour."""
+"""Kinds of rows at a state, from the bottom up, with their colours."""
 MAX_STEPS = 100
 PANEL_PIXELS, REST_PIXELS = 92, 74
 GAP = 0.3
-"""Above each panel for its state's name, of a panel's height."""
+"""Space above each panel for the name of its state, relative to the panel's height."""
 
 
 def row_figures(history: RunHistory) -> list[dict[str, Any]]:
-    """A figure for each shown step whose rows were seen at least twice."""
+    """Return a figure for each shown step whose rows were observed at least twice."""
     shown = []
     for step in shown_steps(history, MAX_STEPS):
         seconds, states = rows_of_step(history.steps[step], history.docks.get(step))
@@ -34,10 +34,10 @@ def row_figures(history: RunHistory) -> list[dict[str, Any]]:
 def rows_of_step(
     step: StepEvent, dock: DockEvent | None
 ) -> tuple[list[float], Mapping[str, Mapping[str, list[int]]]]:
-    """When rows were looked at, in seconds from the step's start, and what they were at each state.
+    """Return the times of the observations in seconds from the step's start, and the rows at each state.
 
-    What was seen last before the start stands at 0, and `done` counts from there; what was seen last
-    stands at the step's end too.
+    The last observation before the start is moved to 0, and `done` counts from there. The last observation is
+    repeated at the step's end.
     """
     rows = dock.rows if dock else None
     if rows is None:
@@ -46,16 +46,16 @@ def rows_of_step(
     seconds = [late + second for second in rows.seconds]
     first = max((i for i, second in enumerate(seconds) if second <= 0), default=0)
     states = {
-        state: {kind: _kept(kind, getattr(counts, kind)[first:]) for kind in KINDS}
+        state: {kind: _shown_counts(kind, getattr(counts, kind)[first:]) for kind in KINDS}
         for state, counts in rows.states.items()
     }
     end = max(step.seconds, seconds[-1])
     return [*(max(second, 0.0) for second in seconds[first:]), end], states
 
 
-def _kept(kind: str, counts: Sequence[int]) -> list[int]:
-    kept = [max(0, count - counts[0]) for count in counts] if kind == "done" else list(counts)
-    return [*kept, kept[-1]]
+def _shown_counts(kind: str, counts: Sequence[int]) -> list[int]:
+    shown = [max(0, count - counts[0]) for count in counts] if kind == "done" else list(counts)
+    return [*shown, shown[-1]]
 
 
 def _figure(seconds: list[float], states: Mapping[str, Mapping[str, list[int]]]) -> Figure:

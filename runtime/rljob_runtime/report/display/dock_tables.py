@@ -1,12 +1,14 @@
-"""The dock's figures of a whole run, as the report's tables show them. Pure."""
+"""The dock's figures of a complete run, for the report's tables. Pure."""
 
 from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.totals import DockTotals, Table
 
 
 def dock_tables(history: RunHistory) -> Table | None:
-    """Sums over the steps: what each state did and waited for, what went from state to state, rows that
-    were generated again. Of the last step: data paths, and whether rows are held twice."""
+    """Return sums over the steps: work and waits of each state, traffic between states, dropped rows.
+
+    The data paths, and whether rows have two copies, are those of the last step.
+    """
     totals = history.dock_totals()
     if not totals.states and not totals.warehouses:
         return None

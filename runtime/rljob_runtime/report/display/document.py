@@ -1,4 +1,4 @@
-"""Everything that the report shows of a run, as one JSON-able document. Pure; `report` writes it."""
+"""The data of the report as one JSON-able document. Pure; `report` writes it."""
 
 import re
 import time
@@ -12,7 +12,7 @@ from rljob_runtime.report.display.busy import busy_workers
 from rljob_runtime.report.display.chart_table import charts
 from rljob_runtime.report.display.dock_rows import row_figures
 from rljob_runtime.report.display.dock_tables import dock_tables
-from rljob_runtime.report.display.figures import shown_steps, spaced
+from rljob_runtime.report.display.figures import evenly_spaced, shown_steps
 from rljob_runtime.report.display.history import PHASES, RunHistory, gain95, interval95
 from rljob_runtime.report.display.in_flight_figures import in_flight_table
 from rljob_runtime.report.display.reshard_figures import memory_figures
@@ -41,12 +41,12 @@ MAX_NOTICES = 200
 NO_BREAK = "\N{NO-BREAK SPACE}"
 SHOWN_OPERATORS = 3
 BASE64 = re.compile(r"[A-Za-z0-9+/]{1,16384}={0,2}")
-"""Of a picture: no more than a log has of it."""
+"""Pattern of a picture's content, limited to the size that a log may contain."""
 Document = dict[str, Any]
 
 
 def document(history: RunHistory, spec: str) -> Document:
-    """Everything that the page shows, JSON-able."""
+    """Build the JSON-able data of the page."""
     return {
         "name": history.name,
         "status": status(history),
@@ -81,7 +81,7 @@ def document(history: RunHistory, spec: str) -> Document:
 
 
 def status(history: RunHistory) -> Document:
-    """How the run ended, or how far it is. doing: what the set-up does; left: time to the last step."""
+    """Return how the run ended, or its progress. doing: current set-up work; left: time to the last step."""
     finished, eta = history.finished, history.eta_seconds()
     goes_on = finished is None
     progress = history.progress if goes_on and not history.step else None
@@ -96,7 +96,7 @@ def status(history: RunHistory) -> Document:
 
 
 def facts(history: RunHistory) -> list[tuple[str, str]]:
-    """The line under the job's name: label and text."""
+    """Return the label and text of each fact in the line under the job's name."""
     started = history.started
     devices, batch, group = started.devices, started.global_batch_size, started.samples_per_prompt
     known = [
@@ -113,14 +113,14 @@ def facts(history: RunHistory) -> list[tuple[str, str]]:
 
 
 def started(history: RunHistory) -> str:
-    """When the run began, in this machine's time."""
+    """Format the start of the run in this machine's time zone."""
     if history.first_time is None:
         return ""
     return time.strftime("%d %B %Y, %H:%M", time.localtime(history.first_time)).lstrip("0")
 
 
 def result(history: RunHistory) -> Document:
-    """The big numbers: accuracy before and after, reward, steps and time, speed."""
+    """Return the headline numbers: accuracy before and after, reward, steps and time, speed."""
     change, reward = history.accuracy_change(), history.reward_change()
     speed = history.mean_speed()
     shown: Document = {
@@ -155,7 +155,7 @@ def result(history: RunHistory) -> Document:
 
 
 def timeline(history: RunHistory) -> list[Document]:
-    """When each phase ran on each worker, in seconds from the step's start."""
+    """Return when each phase ran on each worker, in seconds from the step's start."""
     shown = []
     for step in shown_steps(history, MAX_DETAILED_STEPS):
         event = history.steps[step]
@@ -168,17 +168,19 @@ def timeline(history: RunHistory) -> list[Document]:
         if rows:
             seconds = max(event.seconds, *(end for spans in rows.values() for *_, end in spans))
             order = sorted(rows, key=lambda row: (_first_phase(rows[row]), row))
-            named = [{"row": row, "spans": rows[row]} for row in order]
-            shown.append({"step": step, "seconds": seconds, "rows": named})
+            shown_rows = [{"row": row, "spans": rows[row]} for row in order]
+            shown.append({"step": step, "seconds": seconds, "rows": shown_rows})
     return shown
 
 
 def busy(history: RunHistory) -> list[Document]:
-    """How much of the time each worker had work, from the first step of the run's last life to its last."""
-    life = history.life()
-    if life is None:
+    """Return how busy each worker was, from the first step after the run's last start to its last step."""
+    interval = history.last_attempt_interval()
+    if interval is None:
         return []
-    return [asdict(worker) for worker in busy_workers(history, since=life[0], until=life[1])]
+    return [
+        asdict(worker) for worker in busy_workers(history, since=interval[0], until=interval[1])
+    ]
 
 
 def _first_phase(spans: list[tuple[str, float, float]]) -> int:
@@ -187,11 +189,11 @@ def _first_phase(spans: list[tuple[str, float, float]]) -> int:
 
 
 def samples(history: RunHistory) -> list[Document]:
-    """Groups of samples by step, best reward first; long texts are cut, and say so."""
+    """Return groups of samples by step, best reward first; long texts are cut with a note."""
     steps = [step for step in sorted(history.steps) if history.steps[step].samples]
     return [
         {"step": step, "groups": [_group(group) for group in history.steps[step].samples]}
-        for step in spaced(steps, MAX_DETAILED_STEPS)
+        for step in evenly_spaced(steps, MAX_DETAILED_STEPS)
     ]
 
 
@@ -216,7 +218,7 @@ def _group(group: Group) -> Document:
 
 
 def _picture(picture: ShownPicture) -> Document:
-    """Its sizes and, where it is shown, its address, which is never another than its own bytes."""
+    """Return the picture's size and, if it is shown, its data URL. It never refers to another source."""
     content = picture.content or ""
     known = picture.format is not None and BASE64.fullmatch(content) is not None
     address = f"data:image/{picture.format};base64,{content}" if known else None
@@ -236,7 +238,7 @@ def _cut(text: str) -> str:
 
 
 def profiles(history: RunHistory) -> list[Document]:
-    """Traces, each with the operators that took most of it; the last one of a name counts."""
+    """Return the traces with their longest operators; of several with one name, the last."""
     last = {event.path: event for event in history.profiles}
     return [
         {
@@ -254,7 +256,7 @@ def profiles(history: RunHistory) -> list[Document]:
 
 
 def notices(history: RunHistory) -> list[Document]:
-    """Warnings, failed rewards, deaths, slowness and changes of the devices, the latest ones."""
+    """Return the latest warnings, failed rewards, deaths, stragglers and changes of the devices."""
     shown = [
         {"step": event.step, "kind": event.kind, "text": event.message, "count": 1}
         for event in history.warnings
@@ -270,7 +272,7 @@ def notices(history: RunHistory) -> list[Document]:
     shown += [
         {"step": event.step, "kind": "replicas", "text": replicas_text(event), "count": 1}
         for event in history.replicas
-        if event.step or event.left_out  # that all train is no news at the beginning
+        if event.step or event.left_out  # no notice if all replicas train from the start
     ]
     shown += [
         {"step": event.step, "kind": "straggler", "text": straggler_text(event), "count": 1}

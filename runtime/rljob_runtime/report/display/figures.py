@@ -1,7 +1,7 @@
 """Draws charts as Plotly figures in plain dicts. Pure: history in, JSON-able dicts out.
 
-`chart_table` declares what each chart shows. Colours are tokens such as `@reward`; the report's script
-replaces them by those of the light or dark theme. Titles stand in the page, not in the figures.
+`chart_table` declares the charts. Colours are tokens such as `@reward`; the report's script replaces them by
+those of the light or dark theme. Titles are part of the page, not of the figures.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,19 +15,22 @@ from rljob_runtime.report.display.totals import number
 
 Figure = dict[str, Any]
 Values = list[float | None]
-Told = Mapping[int, Mapping[str, Any]]
-"""Figures by name, of each step."""
+StepValues = Mapping[int, Mapping[str, Any]]
+"""Figures by name, for each step."""
 SMOOTH_FROM = 30
 FLAT = 1e-9
-"""Of a curve whose values differ by no more than this share of them."""
+"""Largest relative difference of the values of a flat curve."""
 MAX_POINTS = 2000
 AXES = {"y": "yaxis", "y2": "yaxis2"}
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A figure over the steps. axis: y, or y2 on the right. text: d3 format of values. smooth: draw the
-    moving average, with the values faint beneath it. band: figure that is drawn as a band around it."""
+    """A figure over the steps.
+
+    axis: y, or y2 on the right. text: d3 format of values. smooth: draw the moving average, with faint values
+    beneath it. band: figure that is drawn as a band around the curve.
+    """
 
     metric: str
     name: str
@@ -40,26 +43,26 @@ class Curve:
     band: str = ""
 
 
-class Line(NamedTuple):
-    """A curve's points. values: None where a figure was not finite."""
+class PlotLine(NamedTuple):
+    """The points of a curve. values: None where a figure was not finite."""
 
     curve: Curve
     steps: list[int]
     values: Values
 
 
-def step_metrics(history: RunHistory) -> Told:
-    """Metrics of the steps."""
+def step_metrics(history: RunHistory) -> StepValues:
+    """Return the metrics of the steps."""
     return {step: event.metrics for step, event in history.steps.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A row of the table: what a chart says and draws. It is shown where the run tells any of its curves.
+    """A row of the table of charts. A chart is shown if the run has any of its curves.
 
-    key: also the element's id. note: beneath the title; more: its end. each: in place of curves, those that
-    follow from what is told. told: where figures come from. section: the document's list. unit: behind the
-    ticks. wide: over the whole row. form: how it is drawn, `lines` by default.
+    key: also the element's id. note: text beneath the title; note_end: its end. curves_of: derives the curves
+    from the values, in place of `curves`. values: source of the figures. section: the document's list. unit:
+    suffix of the ticks. wide: spans the full row. form: function that draws it, `lines` by default.
     """
 
     key: str
@@ -67,9 +70,9 @@ class Chart:
     note: str
     curves: Sequence[Curve] = ()
     _: KW_ONLY
-    each: Callable[[Told], Sequence[Curve]] | None = None
-    more: Callable[[RunHistory], str] | None = None
-    told: Callable[[RunHistory], Told] = step_metrics
+    curves_of: Callable[[StepValues], Sequence[Curve]] | None = None
+    note_end: Callable[[RunHistory], str] | None = None
+    values: Callable[[RunHistory], StepValues] = step_metrics
     section: str = "charts"
     unit: str = ""
     from_zero: bool = False
@@ -78,32 +81,32 @@ class Chart:
 
 
 def draw(chart: Chart, history: RunHistory) -> Figure | None:
-    """The chart as the page takes it; None where the run has nothing for it."""
+    """Draw the chart for the page; None if the run has no data for it."""
     figure = (chart.form or lines)(chart, history)
     if figure is None:
         return None
-    note = chart.note + (chart.more(history) if chart.more else "")
+    note = chart.note + (chart.note_end(history) if chart.note_end else "")
     return card(chart.key, chart.title, note, figure, wide=chart.wide)
 
 
 def card(key: str, title: str, note: str, figure: Figure, *, wide: bool) -> Figure:
-    """A figure with its words."""
+    """Combine a figure with its texts."""
     return {"key": key, "title": title, "note": note, "figure": figure, "wide": wide}
 
 
 def lines(chart: Chart, history: RunHistory) -> Figure | None:
-    """A line for each curve that the run tells."""
-    told = chart.told(history)
-    curves = chart.each(told) if chart.each else chart.curves
-    drawn = [line for curve in curves if (line := line_of(told, curve)).steps]
+    """Draw a line for each curve that the run has."""
+    step_values = chart.values(history)
+    curves = chart.curves_of(step_values) if chart.curves_of else chart.curves
+    drawn = [line for curve in curves if (line := line_of(step_values, curve)).steps]
     if not drawn:
         return None
     if all(line.curve.axis == "y2" for line in drawn):
         drawn = [line._replace(curve=replace(line.curve, axis="y")) for line in drawn]
     traces: list[Figure] = []
-    axes: dict[str, list[Line]] = {}
+    axes: dict[str, list[PlotLine]] = {}
     for line in drawn:
-        traces += [*band_traces(told, line), *line_traces(line)]
+        traces += [*band_traces(step_values, line), *line_traces(line)]
         axes.setdefault(line.curve.axis, []).append(line)
     layout = {
         AXES[axis]: axis_layout(on_axis, from_zero=chart.from_zero)
@@ -116,12 +119,12 @@ def lines(chart: Chart, history: RunHistory) -> Figure | None:
     if chart.unit == "B":
         layout["yaxis"]["tickformat"] = ".3~s"
     figure = figure_of(history, traces, **layout)
-    figure["layout"]["showlegend"] = len(curves) > 1  # which one it is that the run tells
+    figure["layout"]["showlegend"] = len(curves) > 1  # the legend shows which curve the run has
     return figure
 
 
 def shares(chart: Chart, history: RunHistory) -> Figure | None:
-    """Lines of shares, and held-out accuracies with their intervals."""
+    """Draw lines of shares, and held-out accuracies with their intervals."""
     figure = lines(chart, history) or figure_of(history, [])
     traces = figure["data"] + held_out_traces(history, name="held-out prompts", colour="@accuracy")
     axis = {"tickformat": ".0%", "range": share_range(traces)}
@@ -129,50 +132,53 @@ def shares(chart: Chart, history: RunHistory) -> Figure | None:
 
 
 def stacked_bars(chart: Chart, history: RunHistory) -> Figure | None:
-    """Bars over the steps, a part for each curve."""
-    told = chart.told(history)
+    """Draw stacked bars over the steps, a segment for each curve."""
+    step_values = chart.values(history)
     traces = [
         {
             "type": "bar",
-            "x": [*told],
-            "y": [values.get(curve.metric, 0.0) for values in told.values()],
+            "x": [*step_values],
+            "y": [values.get(curve.metric, 0.0) for values in step_values.values()],
             "name": curve.name,
             "marker": {"color": curve.colour},
             "hovertemplate": f"%{{y:{curve.text}}}{chart.unit}",
         }
-        for curve in (chart.each(told) if chart.each else chart.curves)
+        for curve in (chart.curves_of(step_values) if chart.curves_of else chart.curves)
     ]
     if not traces:
         return None
     figure = figure_of(history, traces, yaxis={"ticksuffix": chart.unit, "rangemode": "tozero"})
-    figure["layout"] |= {"barmode": "stack", "bargap": 0.15 if len(told) < 80 else 0}
+    figure["layout"] |= {"barmode": "stack", "bargap": 0.15 if len(step_values) < 80 else 0}
     return figure
 
 
-def spaced(steps: list[int], limit: int = MAX_POINTS) -> list[int]:
-    """At most `limit` of them, counted from the first: while a run goes on they stay what they are."""
-    kept = steps[:: -(-len(steps) // (limit - 1)) if len(steps) > limit else 1]
-    return kept if kept[-1:] == steps[-1:] else [*kept, steps[-1]]
+def evenly_spaced(steps: list[int], limit: int = MAX_POINTS) -> list[int]:
+    """Select at most `limit` steps, counted from the first, so that the selection is stable while a run
+    continues."""
+    selected = steps[:: -(-len(steps) // (limit - 1)) if len(steps) > limit else 1]
+    return selected if selected[-1:] == steps[-1:] else [*selected, steps[-1]]
 
 
 def shown_steps(history: RunHistory, limit: int = MAX_POINTS) -> list[int]:
-    """Steps that are shown: all, or evenly spaced ones and the last."""
-    return spaced(sorted(history.steps), limit)
+    """Return the steps to show: all, or evenly spaced ones and the last."""
+    return evenly_spaced(sorted(history.steps), limit)
 
 
-def line_of(told: Told, curve: Curve) -> Line:
-    """The curve over the steps that tell it."""
-    steps = [step for step in spaced(sorted(told)) if curve.metric in told[step]]
-    values = [number(told[step][curve.metric]) for step in steps]
-    return Line(curve, steps, [value if value == value else None for value in values])
+def line_of(step_values: StepValues, curve: Curve) -> PlotLine:
+    """Return the curve's points over the steps that have it."""
+    steps = [
+        step for step in evenly_spaced(sorted(step_values)) if curve.metric in step_values[step]
+    ]
+    values = [number(step_values[step][curve.metric]) for step in steps]
+    return PlotLine(curve, steps, [value if value == value else None for value in values])
 
 
-def band_traces(told: Told, line: Line) -> list[Figure]:
-    """The edges of the curve's band; none without one."""
+def band_traces(step_values: StepValues, line: PlotLine) -> list[Figure]:
+    """Return the edges of the curve's band; none without a band."""
     curve, steps, values = line
     if not curve.band:
         return []
-    spreads = [number(told[step].get(curve.band, 0.0)) for step in steps]
+    spreads = [number(step_values[step].get(curve.band, 0.0)) for step in steps]
     pairs = [(v, s if s == s else 0.0) for v, s in zip(values, spreads, strict=True)]
     edge = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
     filled = {"fill": "tonexty", "fillcolor": f"{curve.colour}-band"}
@@ -183,12 +189,12 @@ def band_traces(told: Told, line: Line) -> list[Figure]:
 
 
 def held_out_traces(history: RunHistory, *, name: str, colour: str) -> list[Figure]:
-    """Held-out accuracies with 95 % intervals; none without an evaluation."""
+    """Return held-out accuracies with 95 % intervals; none without an evaluation."""
     if not history.evaluations:
         return []
-    at = sorted(history.evaluations)
-    shares = [history.evaluations[step].accuracy for step in at]
-    bounds = [interval95(history.evaluations[step]) for step in at]
+    steps = sorted(history.evaluations)
+    shares = [history.evaluations[step].accuracy for step in steps]
+    bounds = [interval95(history.evaluations[step]) for step in steps]
     error = {
         "type": "data",
         "symmetric": False,
@@ -199,7 +205,7 @@ def held_out_traces(history: RunHistory, *, name: str, colour: str) -> list[Figu
         "width": 4,
     }
     trace = {
-        "x": at,
+        "x": steps,
         "y": shares,
         "name": name,
         "mode": "lines+markers",
@@ -212,7 +218,7 @@ def held_out_traces(history: RunHistory, *, name: str, colour: str) -> list[Figu
 
 
 def share_range(traces: Sequence[Figure]) -> list[float]:
-    """Range 0–1 cut to what the traces and their intervals cover, with some room."""
+    """Return the range 0–1, cut to the traces and their intervals, with a margin."""
     ends = []
     for trace in traces:
         error = trace.get("error_y", {})
@@ -225,8 +231,8 @@ def share_range(traces: Sequence[Figure]) -> list[float]:
     return [max(-0.02, low - 0.03), min(1.02, high + 0.03)]
 
 
-def axis_layout(drawn: Sequence[Line], *, from_zero: bool = False) -> Figure:
-    """Options of an axis: ticks as percent, `5.5k`, `4e-7` or plain; of a flat line its value alone."""
+def axis_layout(drawn: Sequence[PlotLine], *, from_zero: bool = False) -> Figure:
+    """Return the options of an axis: ticks as percent, `5.5k`, `4e-7` or plain; one tick for a flat line."""
     if drawn[0].curve.band:
         return {}
     finite = [value for line in drawn for value in line.values if value is not None]
@@ -240,14 +246,14 @@ def axis_layout(drawn: Sequence[Line], *, from_zero: bool = False) -> Figure:
     if from_zero and largest:
         layout["rangemode"] = "tozero"
     elif high - low <= FLAT * largest:
-        middle, half = (low + high) / 2, largest / 20 or 0.01
-        layout |= {"range": [middle - half, middle + half], "tickmode": "linear"}
-        layout |= {"tick0": middle, "dtick": 4 * half}
+        middle, margin = (low + high) / 2, largest / 20 or 0.01
+        layout |= {"range": [middle - margin, middle + margin], "tickmode": "linear"}
+        layout |= {"tick0": middle, "dtick": 4 * margin}
     return layout
 
 
-def line_traces(line: Line) -> list[Figure]:
-    """A line; from 30 points on a moving average, with the values faint beneath it."""
+def line_traces(line: PlotLine) -> list[Figure]:
+    """Return a line; from 30 points on a moving average, with faint values beneath it."""
     curve, steps, values = line
     dash = {"dash": curve.dash} if curve.dash else {}
     trace: Figure = {
@@ -269,7 +275,7 @@ def line_traces(line: Line) -> list[Figure]:
 
 
 def moving_average(values: Values, radius: int) -> Values:
-    """Mean of the values within `radius` places; None stays None."""
+    """Return the mean of the values within `radius` positions; None stays None."""
     sums = [0.0, *accumulate(value or 0.0 for value in values)]
     counts = [0, *accumulate(int(value is not None) for value in values)]
     averages: Values = []
@@ -281,6 +287,7 @@ def moving_average(values: Values, radius: int) -> Values:
 
 
 def figure_of(history: RunHistory, traces: list[Figure], **layout: Figure) -> Figure:
+    """Build a figure over the steps, with marks for resumes and alarms."""
     resumes = [
         {
             "type": "line",
@@ -307,7 +314,7 @@ def figure_of(history: RunHistory, traces: list[Figure], **layout: Figure) -> Fi
 
 
 def steps_axis(steps: Collection[int]) -> Figure:
-    """Options of the axis of these steps."""
+    """Return the options of the axis of these steps."""
     first, last = min(steps, default=0), max(steps, default=1)
     pad = max(0.5, (last - first) * 0.015)
     axis: Figure = {"range": [first - pad, last + pad]}

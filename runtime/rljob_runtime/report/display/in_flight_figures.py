@@ -1,6 +1,6 @@
-"""Weights that came while devices generated: table and line, as the report and the terminal show them. Pure.
+"""Weights that devices received while they generated: the report's table and the terminal's line. Pure.
 
-Beside `reshard_table`, in the same section of the report.
+Shown in the same section of the report as `reshard_table`.
 """
 
 from collections.abc import Callable
@@ -15,16 +15,16 @@ Figure = Callable[[InFlightEvent], float | None]
 
 
 def in_flight_table(history: RunHistory) -> list[Row]:
-    """Figures over all versions that came in flight, as `reshard_table`."""
-    told = [history.in_flight[step] for step in sorted(history.in_flight)]
+    """Return the figures over all versions that were received in flight, in the form of `reshard_table`."""
+    events = [history.in_flight[step] for step in sorted(history.in_flight)]
 
     def row(label: str, unit: str, figure: Figure, note: str) -> Row | None:
-        return row_of([figure(event) for event in told], label, unit, note)
+        return row_of([figure(event) for event in events], label, unit, note)
 
     rows = [
         row("on the way", "seconds", _field("received_seconds"), "first byte to the verified last"),
         row("behind generation", "seconds", _field("hidden_seconds"), "of it, the device generated"),
-        row("hidden", "share", hidden, "share of it behind generation"),
+        row("hidden", "share", hidden_share, "share of it behind generation"),
         row("generation stands still", "seconds", _field("switch_seconds"), "copy between two tokens"),
         row("checks", "seconds", _field("check_seconds"), "between two batches"),
         row("distance of log-probs", "nats", _field("probe_gap"), "between update and rollout engine"),
@@ -34,25 +34,26 @@ def in_flight_table(history: RunHistory) -> list[Row]:
         row("received in a second", "bytes", _rate, "all devices together"),
         row("between two tokens", "count", _field("generating"), "devices that switched within a batch"),
     ]  # fmt: skip
-    return [found for found in rows if found is not None]
+    return [shown_row for shown_row in rows if shown_row is not None]
 
 
-def in_flight_text(told: InFlightEvent) -> str:
-    """`version 3 → 4 · 0.42 s, 97 % behind generation · 1 240 tokens meanwhile · copy 0.004 s`."""
-    share = hidden(told)
-    versions = f"version {told.step}"
-    if told.before is not None:
-        versions = f"version {told.before} → {told.step}"
-    way = seconds_of(told.received_seconds)
-    way += f", {percent(share, 0)} behind generation" if share is not None else ""
-    parts = [versions, way]
-    parts += [f"{count(told.tokens)} tokens meanwhile"] if told.tokens is not None else []
-    return " · ".join([*parts, f"copy {seconds_of(told.switch_seconds)}"])
+def in_flight_text(event: InFlightEvent) -> str:
+    """Format an event: `version 3 → 4 · 0.42 s, 97 % behind generation · 1 240 tokens meanwhile · copy 0.004
+    s`."""
+    share = hidden_share(event)
+    versions = f"version {event.step}"
+    if event.before is not None:
+        versions = f"version {event.before} → {event.step}"
+    transfer = seconds_of(event.received_seconds)
+    transfer += f", {percent(share, 0)} behind generation" if share is not None else ""
+    parts = [versions, transfer]
+    parts += [f"{count(event.tokens)} tokens meanwhile"] if event.tokens is not None else []
+    return " · ".join([*parts, f"copy {seconds_of(event.switch_seconds)}"])
 
 
-def hidden(told: InFlightEvent) -> float | None:
-    """Share of the way in which the slowest device generated."""
-    received, behind = told.received_seconds, told.hidden_seconds
+def hidden_share(event: InFlightEvent) -> float | None:
+    """Return the share of the transfer in which the slowest device generated."""
+    received, behind = event.received_seconds, event.hidden_seconds
     return min(1.0, behind / received) if received > 0 and behind is not None else None
 
 
@@ -60,6 +61,6 @@ def _field(name: str) -> Figure:
     return attrgetter(name)
 
 
-def _rate(told: InFlightEvent) -> float | None:
-    moved, seconds = told.received_bytes, told.received_seconds
+def _rate(event: InFlightEvent) -> float | None:
+    moved, seconds = event.received_bytes, event.received_seconds
     return moved / seconds if moved and seconds > 0 else None

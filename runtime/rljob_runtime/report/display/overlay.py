@@ -1,4 +1,4 @@
-"""The page of `rljob diff --html`: the curves of two runs over each other, each where both have it."""
+"""The page of `rljob diff --html`: the curves of two runs over each other, for figures that both have."""
 
 import html
 
@@ -7,7 +7,7 @@ from rljob_runtime.report.display.figures import (
     Chart,
     Curve,
     Figure,
-    Told,
+    StepValues,
     axis_layout,
     card,
     held_out_traces,
@@ -29,12 +29,12 @@ Runs = dict[str, RunHistory]
 
 
 def render_overlay(diff: RunDiff) -> str:
-    """The whole page; it opens offline, as a report does."""
+    """Render the page, which works offline like a report."""
     runs = {"A": diff.a.history, "B": diff.b.history}
     names = {"A": diff.a.name, "B": diff.b.name}
     shown = {
         "runs": [[run, names[run], COLOURS[run].strip("@"), runs[run].step] for run in runs],
-        "charts": overlaid(runs),
+        "charts": overlay_charts(runs),
     }
     return page_of(
         ["plots.js", "overlay.js"],
@@ -45,29 +45,32 @@ def render_overlay(diff: RunDiff) -> str:
     )
 
 
-def overlaid(runs: Runs) -> list[Figure]:
-    """Charts of what all runs have, in the order of the report."""
-    told: dict[str, Told] = {
+def overlay_charts(runs: Runs) -> list[Figure]:
+    """Return the charts of the figures that all runs have, in the order of the report."""
+    step_values: dict[str, StepValues] = {
         run: {s: e.metrics | {STEP_SECONDS: e.seconds} for s, e in history.steps.items()}
         for run, history in runs.items()
     }
-    made = [_chart(runs, told, *REWARD, wide=True), _held_out(runs), _chart(runs, told, *PASS_RATE)]
-    made += [
-        _chart(runs, told, curve.metric, _title(chart, curve), chart.note, curve.text)
+    overlays = [
+        _chart(runs, step_values, *REWARD, wide=True),
+        _held_out(runs),
+        _chart(runs, step_values, *PASS_RATE),
+    ]
+    overlays += [
+        _chart(runs, step_values, curve.metric, _title(chart, curve), chart.note, curve.text)
         for chart in CHARTS
-        if chart.told is step_metrics
-        and not chart.wide  # those that are wide have words of their own here
+        if chart.values is step_metrics and not chart.wide  # the texts of wide charts differ here
         for curve in chart.curves
     ]
-    names = [reward_names(of_run) for of_run in told.values()]
-    made += [
-        _chart(runs, told, name, name, "Mean score, before its weight.")
+    names = [reward_names(of_run) for of_run in step_values.values()]
+    overlays += [
+        _chart(runs, step_values, name, name, "Mean score, before its weight.")
         for name in names[0]
         if all(name in others for others in names)
     ]
     note = "From its first stage to its last."
-    made.append(_chart(runs, told, STEP_SECONDS, "Seconds a step", note))
-    return [chart for chart in made if chart is not None]
+    overlays.append(_chart(runs, step_values, STEP_SECONDS, "Seconds a step", note))
+    return [chart for chart in overlays if chart is not None]
 
 
 def _title(chart: Chart, curve: Curve) -> str:
@@ -76,7 +79,7 @@ def _title(chart: Chart, curve: Curve) -> str:
 
 def _chart(
     runs: Runs,
-    told: dict[str, Told],
+    step_values: dict[str, StepValues],
     metric: str,
     title: str,
     note: str,
@@ -84,7 +87,7 @@ def _chart(
     *,
     wide: bool = False,
 ) -> Figure | None:
-    drawn = [line_of(told[run], Curve(metric, run, COLOURS[run], text=text)) for run in runs]
+    drawn = [line_of(step_values[run], Curve(metric, run, COLOURS[run], text=text)) for run in runs]
     if not all(line.steps for line in drawn):
         return None
     traces = [trace for line in drawn for trace in line_traces(line)]

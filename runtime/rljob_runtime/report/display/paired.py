@@ -1,7 +1,7 @@
-"""What a change does, from runs that differ in it: differences over the same prompts, with their interval.
+"""The effect of a change on runs that differ in it: differences over the same prompts, with their interval.
 
-Called by `run_diff`. Pairing takes the prompts' own difficulty out of the difference (Miller, Adding Error
-Bars to Evals, arXiv:2411.00640, section 4.2); the interval is Student's. Pure functions.
+Called by `run_diff`. Pairing removes the prompts' difficulty from the difference (Miller, Adding Error Bars
+to Evals, arXiv:2411.00640, section 4.2); the interval is Student's. Pure functions.
 """
 
 import math
@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FIRST_QUANTILES = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706)
-"""Of Student's distribution at 97.5 %, for 1 to 5 degrees of freedom."""
+"""Quantiles of Student's distribution at 97.5 %, for 1 to 5 degrees of freedom."""
 NORMAL_QUANTILE = 1.959963985
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paired:
-    """Mean difference B − A with its 95 % interval. n: of what it is a mean: prompts, or pairs of runs. low,
-    high: NaN where n is 1."""
+class PairedMean:
+    """Mean difference B − A with its 95 % interval.
+
+    n: number of prompts, or of pairs of runs, in the mean. low, high: NaN if n is 1.
+    """
 
     gain: float
     low: float
@@ -26,23 +28,33 @@ class Paired:
     of: str
 
 
-def over_prompts(a: Sequence[float], b: Sequence[float]) -> Paired | None:
-    """Of values of the same prompts in two runs; None where nothing can be compared. How sure it is that
-    these two models differ on such prompts: another training may end elsewhere."""
+def over_prompts(a: Sequence[float], b: Sequence[float]) -> PairedMean | None:
+    """Compare values of the same prompts in two runs; None if no prompt can be compared.
+
+    The interval is the certainty that these two models differ on such prompts. Another training run may end
+    elsewhere.
+    """
     if len(a) != len(b):
         return None
-    found = [y - x for x, y in zip(a, b, strict=True) if math.isfinite(x) and math.isfinite(y)]
-    return _mean(found, of="prompts") if found else None
+    differences = [
+        y - x for x, y in zip(a, b, strict=True) if math.isfinite(x) and math.isfinite(y)
+    ]
+    return _mean(differences, of="prompts") if differences else None
 
 
-def over_pairs(gains: Sequence[float]) -> Paired:
-    """Of mean differences of pairs of runs, each with a seed of its own, which counts another training in."""
+def over_pairs(gains: Sequence[float]) -> PairedMean:
+    """Average the mean differences of pairs of runs with different seeds.
+
+    The interval includes the variance between training runs.
+    """
     return _mean(gains, of="pairs of runs")
 
 
 def student_quantile(degrees: int) -> float:
-    """Of Student's distribution at 97.5 %: a table, then the expansion of Abramowitz and Stegun 26.7.5, which
-    is off by less than 1e-4."""
+    """Return the quantile of Student's distribution at 97.5 %.
+
+    From a table, then by the expansion of Abramowitz and Stegun 26.7.5, with an error below 1e-4.
+    """
     if degrees <= len(FIRST_QUANTILES):
         return FIRST_QUANTILES[degrees - 1]
     z, n = NORMAL_QUANTILE, degrees
@@ -55,8 +67,8 @@ def student_quantile(degrees: int) -> float:
     )
 
 
-def _mean(differences: Sequence[float], *, of: str) -> Paired:
-    gain, half = statistics.fmean(differences), math.nan
+def _mean(differences: Sequence[float], *, of: str) -> PairedMean:
+    gain, margin = statistics.fmean(differences), math.nan
     if (n := len(differences)) > 1:
-        half = student_quantile(n - 1) * statistics.stdev(differences) / math.sqrt(n)
-    return Paired(gain=gain, low=gain - half, high=gain + half, n=n, of=of)
+        margin = student_quantile(n - 1) * statistics.stdev(differences) / math.sqrt(n)
+    return PairedMean(gain=gain, low=gain - margin, high=gain + margin, n=n, of=of)

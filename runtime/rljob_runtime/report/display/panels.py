@@ -62,7 +62,7 @@ OF_PICTURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("pictures/s", "pictures_per_second", figure),
     ("picture tokens/s", "picture_tokens_per_second", count),
 )
-"""A line more, in jobs that show any."""
+"""An additional line for jobs with pictures."""
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 NUMBER_WIDTH = 30
 SPARK_WIDTH = 16
@@ -71,7 +71,7 @@ MAX_SAMPLES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Palette:
-    """How marks are drawn. Colours are the terminal theme's own: right on light and dark."""
+    """The style of marks. Colours are those of the terminal theme, which suit light and dark."""
 
     ascii_only: bool
     quiet: str = "dim"
@@ -79,16 +79,17 @@ class Palette:
 
     @classmethod
     def for_console(cls, console: Console) -> "Palette":
-        """ASCII marks where the terminal's encoding has no others."""
+        """Use ASCII marks if the terminal's encoding has no others."""
         return cls(ascii_only=not console.encoding.lower().startswith("utf"))
 
 
 def screen(
-    history: RunHistory, palette: Palette, *, now: float, width: int, height: int
+    history: RunHistory, palette: Palette, *, time_s: float, width: int, height: int
 ) -> RenderableType:
-    """The whole screen in at most `height` - 1 lines; what matters less is left out first."""
+    """Render the complete screen in at most `height` - 1 lines; the less important blocks are dropped
+    first."""
     width = min(width, 120)
-    blocks = [header(history, width), progress(history, palette, now=now, width=width)]
+    blocks = [header(history, width), progress(history, palette, time_s=time_s, width=width)]
     if history.step:
         last = phase_bar(history, palette, width=width) + reshard(history, width)
         blocks += [metrics(history, palette, width=width), last]
@@ -110,7 +111,7 @@ def screen(
 
 
 def header(history: RunHistory, width: int) -> list[RenderableType]:
-    """Job on the left; model, algorithm and devices on the right."""
+    """Render the job on the left; model, algorithm and devices on the right."""
     started = history.started
     devices = history.devices
     facts = [started.model, started.algorithm, started.dataset]
@@ -125,16 +126,17 @@ def header(history: RunHistory, width: int) -> list[RenderableType]:
 
 
 def progress(
-    history: RunHistory, palette: Palette, *, now: float, width: int
+    history: RunHistory, palette: Palette, *, time_s: float, width: int
 ) -> list[RenderableType]:
-    """Bar over the steps with time spent and left; the message of the set-up before step 1."""
-    began = history.began or now
-    spent = duration(now - began)
+    """Render a bar over the steps with elapsed and remaining time; before step 1 the message of the
+    set-up."""
+    began = history.began or time_s
+    spent = duration(time_s - began)
     if not history.step:
         message = history.progress.message if history.progress else "starting"
-        mark = "*" if palette.ascii_only else SPINNER[int(now * 8) % len(SPINNER)]
+        mark = "*" if palette.ascii_only else SPINNER[int(time_s * 8) % len(SPINNER)]
         text = Text(f"{mark} ", style=palette.accent).append(one_line(message), style="default")
-        return [_cropped(text.append(f"  {spent}", style="dim"), width)]
+        return [_crop(text.append(f"  {spent}", style="dim"), width)]
     eta = history.eta_seconds()
     label = f"  step {history.step}/{history.total_steps}  {spent}"
     label += f"  {duration(eta)} left" if eta else ""
@@ -143,11 +145,11 @@ def progress(
     full, empty = ("#", "-") if palette.ascii_only else ("━", "━")
     bar = Text(full * filled, style=palette.accent)
     bar.append(empty * (cells - filled), style="dim")
-    return [_cropped(bar.append(label, style="default"), width)]
+    return [_crop(bar.append(label, style="default"), width)]
 
 
 def metrics(history: RunHistory, palette: Palette, *, width: int) -> list[RenderableType]:
-    """Reward on a line of its own, then two columns of metrics (one where the terminal is narrow)."""
+    """Render the reward in a line, then two columns of metrics (one on a narrow terminal)."""
     lines = []
     reward, spread = metric_of(history, "reward/mean"), metric_of(history, "reward/std")
     if reward is not None:
@@ -171,11 +173,11 @@ def metrics(history: RunHistory, palette: Palette, *, width: int) -> list[Render
             line.append(f"{course:<{spark}}    ", style=palette.accent)
         line.rstrip()
         lines.append(line)
-    return [_cropped(line, width) for line in lines]
+    return [_crop(line, width) for line in lines]
 
 
 def phase_bar(history: RunHistory, palette: Palette, *, width: int) -> list[RenderableType]:
-    """Where the last step's time went, as a bar of proportions and a legend."""
+    """Render the time of the last step as a proportional bar and a legend."""
     last = history.last_step()
     seconds = history.phase_seconds(history.step)
     total = sum(seconds.values())
@@ -194,22 +196,22 @@ def phase_bar(history: RunHistory, palette: Palette, *, width: int) -> list[Rend
         drawn = until
         legend.append("■ " if not palette.ascii_only else f"{name[0]}=", style=style)
         legend.append(f"{name} {seconds_of(value)}  ", style="dim")
-    return [_cropped(label, width), _cropped(legend, width)]
+    return [_crop(label, width), _crop(legend, width)]
 
 
 def reshard(history: RunHistory, width: int) -> list[RenderableType]:
-    """The last step's reshard in a line, and the last weights that came while devices generated."""
-    told = {}
+    """Render the last step's reshard in a line, and the last weights received in flight."""
+    texts = {}
     if history.step in history.reshards:
-        told["reshard"] = reshard_text(history, history.step)
+        texts["reshard"] = reshard_text(history, history.step)
     if history.in_flight:
-        told["weights in flight"] = in_flight_text(history.in_flight[max(history.in_flight)])
-    lines = [Text(f"{label:<20}").append(text, style="dim") for label, text in told.items()]
-    return [_cropped(line, width) for line in lines]
+        texts["weights in flight"] = in_flight_text(history.in_flight[max(history.in_flight)])
+    lines = [Text(f"{label:<20}").append(text, style="dim") for label, text in texts.items()]
+    return [_crop(line, width) for line in lines]
 
 
 def evaluation(history: RunHistory, width: int) -> list[RenderableType]:
-    """The last evaluation, beside the first."""
+    """Render the last evaluation beside the first."""
     if not history.evaluations:
         return []
     first = history.evaluations[min(history.evaluations)]
@@ -222,19 +224,20 @@ def evaluation(history: RunHistory, width: int) -> list[RenderableType]:
         gain = 100 * (last.accuracy - first.accuracy)
         text.append(f"  {gain:+.1f} points", style="green" if gain > 0 else "red")
     text.append(f"  after step {last.step}, n = {count(last.n)}", style="dim")
-    return [_cropped(text, width)]
+    return [_crop(text, width)]
 
 
 def alarms(history: RunHistory, width: int) -> list[RenderableType]:
-    """Alarms that are active, and the last that rolled the run back."""
+    """Render the active alarms, and the last one that rolled the run back."""
     shown = history.active_alarms()
     back = [event for event in history.alarms if event.rolled_back_to is not None][-1:]
     texts = [alarm_text(event) for event in [*back, *(e for e in shown if e not in back)]]
-    return [_cropped(Text(f"!! {text}", style="bold red"), width) for text in texts[-4:]]
+    return [_crop(Text(f"!! {text}", style="bold red"), width) for text in texts[-4:]]
 
 
 def warnings(history: RunHistory, width: int) -> list[RenderableType]:
-    """The last two warnings, who is slow or left out, the last death, and how many rewards failed."""
+    """Render the last warnings, stragglers, missing devices, the last death, and the count of failed
+    rewards."""
     texts = [event.message for event in history.warnings[-2:]]
     texts += [straggler_text(event) for event in history.slow_devices()[-2:]]
     if away := history.left_out():
@@ -245,13 +248,13 @@ def warnings(history: RunHistory, width: int) -> list[RenderableType]:
     if history.reward_errors:
         last = history.reward_errors[-1]
         texts.append(f"{history.errors()} rewards failed; last: {last.reward}: {last.message}")
-    return [_cropped(Text(f"! {one_line(text)}", style="yellow"), width) for text in texts]
+    return [_crop(Text(f"! {one_line(text)}", style="yellow"), width) for text in texts]
 
 
 def samples(
     history: RunHistory, palette: Palette, *, width: int, height: int
 ) -> list[RenderableType]:
-    """A prompt of the last step, its best and its worst responses, in `height` lines."""
+    """Render a prompt of the last step, its best and its worst responses, in `height` lines."""
     last = history.last_step()
     if last is None or not last.samples or height < 3:
         return []
@@ -259,22 +262,22 @@ def samples(
     ranked = sorted(group.responses, key=lambda r: -(r.reward or 0.0))
     take = min(MAX_SAMPLES, height - 1, len(ranked))
     chosen = ranked[: (take + 1) // 2] + ranked[len(ranked) - take // 2 :]
-    # The end of a prompt tells more than its start, where worked examples stand.
+    # The end of a prompt is more informative than its start, which may be worked examples.
     prompt = prompt_text(group)
     room = max(width - 20, 8)
     prompt = prompt if len(prompt) <= room else "…" + prompt[1 - room :]
     title = Text().append(f"{'sample prompt':<20}", style="dim").append(prompt)
-    lines: list[RenderableType] = [_cropped(title, width)]
+    lines: list[RenderableType] = [_crop(title, width)]
     best = max((r.reward or 0.0) for r in ranked)
     for response in chosen:
         good = (response.reward or 0.0) >= best > 0
         text = Text().append(f"{'  reward ' + figure(number(response.reward)):<20}", style="dim")
         text.append(one_line(response.text.strip()), style="green" if good else "default")
-        lines.append(_cropped(text, width))
+        lines.append(_crop(text, width))
     return lines
 
 
-def _cropped(text: Text, width: int) -> Text:
+def _crop(text: Text, width: int) -> Text:
     text.truncate(width, overflow="ellipsis")
     text.no_wrap = True
     return text

@@ -1,4 +1,4 @@
-"""Progress as plain lines, for logs and pipes: one short line a step, no control characters."""
+"""Progress as plain lines, for logs and pipes: one short line per step, without control characters."""
 
 from collections.abc import Callable
 from typing import IO
@@ -59,9 +59,10 @@ STEP_COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 
 
 class PlainDisplay:
-    """Writes a line for each event that matters to `stream`; progress lines come 2 s apart.
+    """Writes a line to `stream` for each important event; progress lines are 2 s apart.
 
-    report: path of the report if there is one, asked at the end. earlier: what came before a resume.
+    report: returns the path of the report if there is one, called at the end. earlier: history before a
+    resume.
     """
 
     def __init__(
@@ -78,27 +79,27 @@ class PlainDisplay:
         self._progress_time = float("-inf")
 
     def on_event(self, event: Event) -> None:
-        """Say what the event says."""
+        """Write the line of an event."""
         self._history.add(event)
         if isinstance(event, StepEvent):
             self._history.forget_details(before=event.step)
         line = self._line(event)
         if line:
-            self._say(line)
+            self._write_line(line)
 
     def close(self) -> None:
-        """Say what the run came to."""
+        """Write the result of the run."""
         if self._history.finished is None:
             return
         for label, text in summary_rows(self._history):
-            self._say(f"  {label}: {text}")
+            self._write_line(f"  {label}: {text}")
         report = self._report()
         if report:
-            self._say(f"  report: {report}")
+            self._write_line(f"  report: {report}")
         for hint in self._history.hints:
-            self._say(f"  next: {one_line(hint)}")
+            self._write_line(f"  next: {one_line(hint)}")
 
-    def _say(self, line: str) -> None:
+    def _write_line(self, line: str) -> None:
         self._stream.write(printable(line) + "\n")
         self._stream.flush()
 
@@ -146,14 +147,14 @@ class PlainDisplay:
 
 
 def evaluation_line(event: EvaluationEvent) -> str:
-    """`evaluation after step 20: accuracy 73.0 % (69.1–76.9)`, and each suite."""
+    """Format an evaluation: `evaluation after step 20: accuracy 73.0 % (69.1–76.9)`, and each suite."""
     line = f"evaluation after step {event.step}: accuracy {accuracy_text(event)}"
     suites = (event.suites or {}).items()
     return ", ".join([line, *(f"{name} {accuracy_text(suite)}" for name, suite in suites)])
 
 
 def start_line(event: RunStartedEvent) -> str:
-    """`job: 140 steps, model tiny, grpo, 2 devices`."""
+    """Format the start of a run: `job: 140 steps, model tiny, grpo, 2 devices`."""
     facts = [f"{event.steps} steps"]
     if event.model:
         facts.append(f"model {event.model}")
@@ -167,7 +168,7 @@ def start_line(event: RunStartedEvent) -> str:
 
 
 def step_line(history: RunHistory) -> str:
-    """The last step in one line; metrics that it does not have are left out."""
+    """Format the last step in one line; missing metrics are left out."""
     last = history.last_step()
     assert last is not None, "a step's line is asked for after its event"
     parts = [f"step {last.step}/{history.total_steps}"]
@@ -181,8 +182,8 @@ def step_line(history: RunHistory) -> str:
             parts.append(f"{label} {text(value).replace(' %', '%').replace(' ', '')}")
     if last.step in history.reshards:
         parts.append(f"reshard {seconds_of(history.reshards[last.step].seconds)}")
-    if (told := history.switched_to()) is not None:
-        parts.append(f"in flight {seconds_of(told.received_seconds)}")
+    if (in_flight := history.switched_to()) is not None:
+        parts.append(f"in flight {seconds_of(in_flight.received_seconds)}")
     parts.append(f"took {seconds_of(last.seconds)}")
     eta = history.eta_seconds()
     if eta:

@@ -1,8 +1,8 @@
-"""Write `report.html` of a run: one file that opens offline and asks no one for anything.
+"""Writes `report.html` of a run: one file that opens offline and loads nothing from the network.
 
-Reads the run folder's events and resolved spec; called at the end of a run and by `rljob report`.
-The page's words, style and behaviour are `report.html`, `report.css`, `plots.js` and `report.js` beside this
-file; `rljob watch --web` serves the same page with `live.js`.
+Reads the run folder's events and resolved spec; called at the end of a run and by `rljob report`. The page's
+texts, style and behaviour are in `report.html`, `report.css`, `plots.js` and `report.js` beside this file;
+`rljob watch --web` serves the same page with `live.js`.
 """
 
 import base64
@@ -21,13 +21,13 @@ from rljob_runtime.report.display.document import document
 from rljob_runtime.report.display.history import RunHistory
 
 LIBRARY = "plotly.js"
-"""Where a live page's server has Plotly."""
+"""Path of Plotly on the server of a live page."""
 
 
 def write_report(run_dir: Path) -> Path:
-    """Write `run_dir/report.html` from what the folder holds and return its path.
+    """Write `run_dir/report.html` from the content of the folder and return its path.
 
-    Works for a run that still goes on or was cut off. Raises ConfigError without an event log.
+    Works for a run that continues or was interrupted. Raises ConfigError without an event log.
     """
     source = run_dir / "events.jsonl"
     if not source.is_file():
@@ -44,7 +44,7 @@ def write_report(run_dir: Path) -> Path:
 
 
 def render(history: RunHistory, spec: str) -> str:
-    """The whole page. All texts of the run are data: the page shows them, never runs them."""
+    """Render the page. All texts of the run are data, which the page displays but never executes."""
     return page_of(
         ["plots.js", "report.js"],
         title=f"{html.escape(history.name)} · rljob report",
@@ -56,8 +56,10 @@ def render(history: RunHistory, spec: str) -> str:
 
 
 def render_live() -> str:
-    """The same page without data and Plotly: it asks the server that it came from for Plotly once, for data
-    again and again."""
+    """Render the same page without data and Plotly.
+
+    It requests Plotly from its server once, and data repeatedly.
+    """
     return page_of(
         ["plots.js", "report.js", "live.js"],
         title="rljob watch",
@@ -69,7 +71,7 @@ def render_live() -> str:
 
 
 def render_login() -> str:
-    """A small page that asks for the token."""
+    """Render a small page with a form for the token."""
     here = files("rljob_runtime.report.display")
     script = (here / "login.js").read_text(encoding="utf-8")
     return Template((here / "login.html").read_text(encoding="utf-8")).substitute(
@@ -78,41 +80,45 @@ def render_login() -> str:
 
 
 def content_policy(*scripts: str, connects: bool) -> str:
-    """What a page may do: run these scripts and, if it `connects`, ask its own server."""
-    own = "'self'" if connects else "'none'"
+    """Return the Content-Security-Policy: run these scripts and, if the page `connects`, request its own
+    server."""
+    connect_source = "'self'" if connects else "'none'"
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"connect-src {own}; base-uri 'none'; form-action 'none'"
+        f"connect-src {connect_source}; base-uri 'none'; form-action 'none'"
     )
 
 
 def page_of(
     names: Sequence[str], *, live: str, data: object, template: str = "report.html", **words: str
 ) -> str:
-    """A page with Plotly, these scripts and JSON-able data. words: what else its template leaves open."""
+    """Render a page with Plotly, these scripts and JSON-able data. words: other placeholders of its
+    template."""
     here = files("rljob_runtime.report.display")
-    own = "\n".join((here / name).read_text(encoding="utf-8") for name in names)
+    script = "\n".join((here / name).read_text(encoding="utf-8") for name in names)
     return Template((here / template).read_text(encoding="utf-8")).substitute(
         words,
         live=live,
-        policy=content_policy(plotly(), own, connects=bool(live)),
+        policy=content_policy(plotly(), script, connects=bool(live)),
         style=(here / "report.css").read_text(encoding="utf-8"),
         data="" if live else packed(json.dumps(data, allow_nan=False, separators=(",", ":"))),
         plotly="" if live else _packed_plotly(),
-        script=own,
+        script=script,
     )
 
 
 def packed(text: str) -> str:
-    """gzip in base 85, as plots.js unpacks it: a third of Plotly. It has no `<`, so it can stand in a script
-    element and nothing in it can end the element."""
+    """Compress text by gzip and base 85, which plots.js unpacks: a third of Plotly's size.
+
+    It contains no `<`, so that it can be part of a script element and cannot end it.
+    """
     return base64.b85encode(gzip.compress(text.encode(), mtime=0)).decode().replace("<", ",")
 
 
 @cache
 def plotly() -> str:
-    """The library that draws the charts."""
+    """Read the source of the library that draws the charts."""
     return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
 
 

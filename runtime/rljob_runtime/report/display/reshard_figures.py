@@ -1,10 +1,10 @@
-"""A device's bytes through a reshard, as in the paper's Fig. 10, and a reshard's share of its step. Pure."""
+"""A device's memory during a reshard, as in the paper's Fig. 10, and a reshard's share of its step. Pure."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from rljob_runtime.record.event_types import ReshardEvent
-from rljob_runtime.report.display.figures import Figure, spaced
+from rljob_runtime.report.display.figures import Figure, evenly_spaced
 from rljob_runtime.report.display.history import RunHistory
 
 PHASES = {
@@ -21,13 +21,15 @@ KINDS = {
     "cache_bytes": ("KV cache", "@reference"),
     "other_bytes": ("other", "@muted"),
 }
-"""Of a device's bytes, from below."""
+"""Kinds of a device's memory, from the bottom up."""
 MAX_STEPS = 100
 
 
-def stands_still(reshard: ReshardEvent, step_seconds: float | None) -> float | None:
-    """Share of a step in which devices reshard and do nothing else: there, and what is waited for of the way
-    back. None without the step, as before the first."""
+def standstill_share(reshard: ReshardEvent, step_seconds: float | None) -> float | None:
+    """Return the share of a step in which devices only reshard.
+
+    This includes the wait for the copy back from the host. None without the step, as before the first.
+    """
     if not step_seconds:
         return None
     overlap = 1.0 if reshard.overlap is None else reshard.overlap
@@ -36,20 +38,22 @@ def stands_still(reshard: ReshardEvent, step_seconds: float | None) -> float | N
 
 
 def memory_figures(history: RunHistory) -> list[dict[str, Any]]:
-    """A figure for each shown reshard whose course was told."""
-    told = [step for step in sorted(history.reshards) if _course(history.reshards[step])]
+    """Return a figure for each shown reshard whose memory was recorded."""
+    steps = [step for step in sorted(history.reshards) if _course(history.reshards[step])]
     return [
         {"step": step, "figure": _memory_figure(history.reshards[step])}
-        for step in spaced(told, MAX_STEPS)
+        for step in evenly_spaced(steps, MAX_STEPS)
     ]
 
 
 def _course(reshard: ReshardEvent) -> dict[str, Sequence[float]]:
-    """Bytes by kind, where they were told at least twice."""
+    """Return the bytes by kind, if they were recorded at least twice."""
     memory = reshard.memory
     seconds = memory.seconds if memory else []
-    told = {kind: getattr(memory, kind, None) or [] for kind in KINDS}
-    kinds = {kind: sizes for kind, sizes in told.items() if sizes and len(sizes) == len(seconds)}
+    recorded = {kind: getattr(memory, kind, None) or [] for kind in KINDS}
+    kinds = {
+        kind: sizes for kind, sizes in recorded.items() if sizes and len(sizes) == len(seconds)
+    }
     return {"seconds": seconds, **kinds} if len(seconds) > 1 and kinds else {}
 
 

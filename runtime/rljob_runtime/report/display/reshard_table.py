@@ -1,4 +1,4 @@
-"""A run's resharding in numbers, as the report's table and the terminal's line show it. Pure."""
+"""A run's resharding in numbers: the report's table and the terminal's line. Pure."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -6,15 +6,18 @@ from typing import Any
 
 from rljob_runtime.record.event_types import ReshardEvent
 from rljob_runtime.report.display.history import RunHistory, is_over_bound
-from rljob_runtime.report.display.reshard_figures import PHASES, stands_still
+from rljob_runtime.report.display.reshard_figures import PHASES, standstill_share
 from rljob_runtime.report.display.wording import bytes_of, percent, seconds_of
 
 Row = dict[str, Any]
 
 
 def reshard_table(history: RunHistory) -> list[Row]:
-    """Figures over the reshards that the history has, the report's all: label, unit (seconds, bytes, share,
-    nats or count), median, largest, last, and a note. None of a figure that the run does not tell."""
+    """Return a row per figure over all reshards of the history.
+
+    Columns: label, unit (seconds, bytes, share, nats or count), median, largest, last, and a note. Figures
+    that the run does not have are left out.
+    """
     if not history.reshards:
         return []
     rows = [
@@ -42,23 +45,24 @@ def reshard_table(history: RunHistory) -> list[Row]:
 
 
 def over_bound(history: RunHistory) -> list[int]:
-    """Steps whose reshard held more than it may."""
-    return [step for step, told in sorted(history.reshards.items()) if is_over_bound(told)]
+    """Return the steps whose reshard exceeded its memory bound."""
+    return [step for step, reshard in sorted(history.reshards.items()) if is_over_bound(reshard)]
 
 
 def reshard_text(history: RunHistory, step: int) -> str:
-    """`0.21 s · 6.0 % of the step · 61 MiB moved · peak 91 MiB of 96 MiB · back 94 % hidden`."""
-    told = history.reshards[step]
+    """Format a reshard: `0.21 s · 6.0 % of the step · 61 MiB moved · peak 91 MiB of 96 MiB · back 94 %
+    hidden`."""
+    reshard = history.reshards[step]
     share, hidden = (
-        stands_still(told, history.seconds(step)),
-        told.overlap,
+        standstill_share(reshard, history.seconds(step)),
+        reshard.overlap,
     )
-    parts = [seconds_of(told.seconds)]
+    parts = [seconds_of(reshard.seconds)]
     parts += [f"{percent(share)} of the step"] if share is not None else []
-    if told.received_bytes is not None:
-        parts.append(f"{bytes_of(told.received_bytes)} moved")
-    parts.append(f"peak {bytes_of(told.peak_bytes)} of {bytes_of(told.bound_bytes)}")
-    parts += [f"{bytes_of(told.kept_bytes)} redundant"] if told.kept_bytes else []
+    if reshard.received_bytes is not None:
+        parts.append(f"{bytes_of(reshard.received_bytes)} moved")
+    parts.append(f"peak {bytes_of(reshard.peak_bytes)} of {bytes_of(reshard.bound_bytes)}")
+    parts += [f"{bytes_of(reshard.kept_bytes)} redundant"] if reshard.kept_bytes else []
     parts += [f"back {percent(hidden, 0)} hidden"] if hidden is not None else []
     return " · ".join(parts)
 
@@ -71,7 +75,7 @@ def _field(name: str) -> Figure:
 
 
 def _share(history: RunHistory, reshard: ReshardEvent) -> float | None:
-    return stands_still(reshard, history.seconds(reshard.step))
+    return standstill_share(reshard, history.seconds(reshard.step))
 
 
 def _swap_hidden(_: RunHistory, reshard: ReshardEvent) -> float | None:
@@ -85,13 +89,13 @@ def _rate(_: RunHistory, reshard: ReshardEvent) -> float | None:
 
 
 def _row(history: RunHistory, label: str, unit: str, figure: Figure, note: str) -> Row | None:
-    told = [figure(history, history.reshards[step]) for step in sorted(history.reshards)]
-    return row_of(told, label, unit, note)
+    figures = [figure(history, history.reshards[step]) for step in sorted(history.reshards)]
+    return row_of(figures, label, unit, note)
 
 
-def row_of(told: Sequence[float | None], label: str, unit: str, note: str) -> Row | None:
-    """A figure's row of the table; None where nobody told it."""
-    values = [value for value in told if value is not None]
+def row_of(figures: Sequence[float | None], label: str, unit: str, note: str) -> Row | None:
+    """Return a figure's row of the table; None if no event has it."""
+    values = [value for value in figures if value is not None]
     if not values:
         return None
     return {

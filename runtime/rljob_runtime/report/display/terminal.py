@@ -1,4 +1,4 @@
-"""The live terminal: one calm screen, redrawn four times a second, then a summary that stays."""
+"""The live terminal: one calm screen, redrawn four times a second, then a summary that remains."""
 
 import threading
 import time
@@ -19,10 +19,10 @@ STATUS_STYLES = {"succeeded": "bold green", "failed": "bold red", "interrupted":
 
 
 class LiveDisplay:
-    """Draws the run's state on `console` until `run_finished`, then prints what it came to.
+    """Draws the run's state on `console` until `run_finished`, then prints the result.
 
-    report: path of the report if there is one, asked at the end. earlier: what came before a resume.
-    Lines that others print meanwhile appear above the screen.
+    report: returns the path of the report if there is one, called at the end. earlier: history before a
+    resume. Output of others appears above the screen.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class LiveDisplay:
         self._lock = threading.Lock()  # the drawing thread reads what the driver writes
 
     def on_event(self, event: Event) -> None:
-        """Fold the event in; the next redraw shows it."""
+        """Add the event to the history; the next redraw shows it."""
         with self._lock:
             self._history.add(event)
             if isinstance(event, StepEvent):
@@ -61,7 +61,7 @@ class LiveDisplay:
             self._live.start()
 
     def close(self) -> None:
-        """Give the terminal back and print the summary."""
+        """Restore the terminal and print the summary."""
         self._stop()
         if self._history.finished is not None:
             self._console.print(summary(self._history, self._report(), self._palette))
@@ -78,7 +78,7 @@ class LiveDisplay:
                 return screen(
                     self._history,
                     self._palette,
-                    now=self._clock(),
+                    time_s=self._clock(),
                     width=size.width,
                     height=size.height,
                 )
@@ -87,7 +87,7 @@ class LiveDisplay:
 
 
 def summary(history: RunHistory, report: str | None, palette: Palette) -> RenderableType:
-    """What stays on the terminal: result, reward, speed, places, what to try next."""
+    """Render the text that remains on the terminal: result, reward, speed, paths, suggested commands."""
     finished = history.finished
     status = finished.status if finished else ""
     table = Table.grid(padding=(0, 2))

@@ -1,6 +1,6 @@
-"""What is summed over the steps of a run. Pure.
+"""Sums over the steps of a run. Pure.
 
-`history` settles steps here before it thins them out; tables and charts add those that it still has.
+`history` adds steps here before it drops them; tables and charts add the steps that it still has.
 """
 
 import math
@@ -18,28 +18,31 @@ from rljob_runtime.record.event_types import (
 )
 
 SUMMED = ("rows", "bytes_read", "bytes_written", "wait_seconds", "transfer_seconds")
-"""Of a state of the dock."""
+"""Fields of a state of the dock that are summed."""
 OPEN_SPANS = 64
-"""Stretches of a worker's time that a phase which is told later may still overlap."""
+"""Number of a worker's intervals that a later phase event may still overlap."""
 Table = dict[str, Any]
 
 
 def number(value: object) -> float:
-    """A metric as a float; nan for null and for what is no number."""
+    """Convert a metric to float; nan for null and for other types."""
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
 def row_name(phase: PhaseEvent) -> str:
-    """Row of a phase in a timeline: its role and device."""
+    """Return the row of a phase in a timeline: its role and device."""
     role = phase.role or phase.name
     return role if phase.device is None else f"{role} {phase.device}"
 
 
 @dataclass(slots=True)
 class DockTotals:
-    """Of `dock` events. seconds: of their steps. edges: rows and bytes by both ends. warehouses: replicated
-    at the last step that tells; steps_alone: ends of steps at which it was not. dropped: by reason, rows
-    and steps. data_paths: of the last step that tells."""
+    """Sums over `dock` events.
+
+    seconds: of their steps. edges: rows and bytes by writer and reader. warehouses: replicated at the last
+    step that reports it; steps_alone: number of steps that ended without a second copy. dropped: rows and
+    steps by reason. data_paths: of the last step that reports them.
+    """
 
     seconds: float = 0.0
     states: dict[str, Table] = field(default_factory=dict)
@@ -49,7 +52,7 @@ class DockTotals:
     data_paths: Table = field(default_factory=dict)
 
     def add(self, event: DockEvent, *, seconds: float) -> None:
-        """seconds: of the event's step, 0 while it is not done."""
+        """Add an event. seconds: of the event's step, 0 while it is not done."""
         self.seconds += seconds
         self.data_paths = event.data_paths or self.data_paths
         for name, values in event.states.items():
@@ -58,8 +61,8 @@ class DockTotals:
             sums = self.edges.setdefault((edge.from_, edge.to), [0, 0])
             sums[0] += edge.rows
             sums[1] += edge.bytes
-        for told in event.warehouses:
-            self._add_warehouse(told)
+        for warehouse in event.warehouses:
+            self._add_warehouse(warehouse)
         for reason, rows in (event.dropped or {}).items():
             entry = self.dropped.setdefault(reason, {"reason": reason, "rows": 0, "steps": []})
             entry["rows"] += rows
@@ -72,19 +75,22 @@ class DockTotals:
         for awaited, waited in values.waits.items():
             sums["waits"][awaited] = sums["waits"].get(awaited, 0.0) + waited
 
-    def _add_warehouse(self, told: Warehouse) -> None:
-        known = self.warehouses.setdefault(str(told.index), {"steps_alone": 0})
+    def _add_warehouse(self, warehouse: Warehouse) -> None:
+        totals = self.warehouses.setdefault(str(warehouse.index), {"steps_alone": 0})
         for key in ("peak_bytes", "capacity_bytes", "times_alone"):
-            known[key] = max(known.get(key, 0.0), float(getattr(told, key) or 0))
-        if told.replicated is not None:
-            known["replicated"] = told.replicated
-            known["steps_alone"] += not told.replicated
+            totals[key] = max(totals.get(key, 0.0), float(getattr(warehouse, key) or 0))
+        if warehouse.replicated is not None:
+            totals["replicated"] = warehouse.replicated
+            totals["steps_alone"] += not warehouse.replicated
 
 
 @dataclass(slots=True)
 class WorkerTime:
-    """worked: seconds by the phase's name, without its waits. covered: seconds in which at least one ran, up
-    to `reached`; spans: those after it, apart and in order."""
+    """The busy time of one worker.
+
+    worked: seconds by the phase's name, without its waits. covered: seconds up to `reached` in which at least
+    one phase ran; spans: the later intervals, disjoint and in order.
+    """
 
     worked: dict[str, float] = field(default_factory=dict)
     covered: float = 0.0
@@ -92,11 +98,11 @@ class WorkerTime:
     spans: list[tuple[float, float]] = field(default_factory=list)
 
     def seconds(self) -> float:
-        """In which at least one phase ran."""
+        """Return the seconds in which at least one phase ran."""
         return self.covered + sum(end - start for start, end in self.spans)
 
     def close_spans(self) -> None:
-        """Keep the last OPEN_SPANS apart, of the others their sum."""
+        """Keep the last OPEN_SPANS intervals, and only the sum of the earlier ones."""
         closed = self.spans[:-OPEN_SPANS]
         if closed:
             self.covered += sum(end - start for start, end in closed)
@@ -106,35 +112,38 @@ class WorkerTime:
 
 @dataclass(slots=True)
 class BusyTotals:
-    """Time of each worker, by its row in a timeline."""
+    """The busy time of each worker, by its row in a timeline."""
 
     workers: dict[str, WorkerTime] = field(default_factory=dict)
 
     def add(self, phases: Iterable[PhaseEvent], *, since: float, until: float) -> None:
-        """What of the phases lies between two times (unix seconds)."""
+        """Add the part of the phases between two times (unix seconds)."""
         spans: dict[str, list[tuple[float, float]]] = {}
         for phase in phases:
             if phase.start < until and phase.end > since:
                 row, name = row_name(phase), phase.name
                 time = self.workers.setdefault(row, WorkerTime())
-                time.worked[name] = time.worked.get(name, 0.0) + _worked(phase, since, until)
+                time.worked[name] = time.worked.get(name, 0.0) + _busy_seconds(phase, since, until)
                 start, end = max(phase.start, since, time.reached), min(phase.end, until)
                 spans.setdefault(row, []).append((start, end))
-        for row, found in spans.items():
-            self.workers[row].spans = _joined([*self.workers[row].spans, *found])
+        for row, row_spans in spans.items():
+            self.workers[row].spans = _merge_spans([*self.workers[row].spans, *row_spans])
 
 
 @dataclass(slots=True)
 class StepTotals:
-    """Of `step` events. staleness: rows by the versions that they were behind. speeds: sum of the finite
-    tokens_per_second, of num_speeds steps."""
+    """Sums over `step` events.
+
+    staleness: rows by the number of versions that they were behind. speeds: sum of the finite
+    tokens_per_second, of num_speeds steps.
+    """
 
     staleness: Counter[int] = field(default_factory=Counter)
     speeds: float = 0.0
     num_speeds: int = 0
 
     def add(self, event: StepEvent) -> None:
-        """Take up a step."""
+        """Add a `step` event."""
         for behind, rows in event.staleness.items():
             self.staleness[behind] += rows
         speed = number(event.metrics.get("tokens_per_second"))
@@ -144,8 +153,8 @@ class StepTotals:
 
 
 @dataclass(slots=True)
-class Totals:
-    """Of all steps up to `step`. busy: in the run's last life."""
+class RunTotals:
+    """Sums over all steps up to `step`. busy: since the run's last start."""
 
     step: int = -1
     steps: StepTotals = field(default_factory=StepTotals)
@@ -153,22 +162,22 @@ class Totals:
     busy: BusyTotals = field(default_factory=BusyTotals)
 
 
-def _worked(phase: PhaseEvent, since: float, until: float) -> float:
-    """Seconds of a phase within the times, without its share of those in which it waited."""
-    whole = phase.end - phase.start
-    if whole <= 0:
+def _busy_seconds(phase: PhaseEvent, since: float, until: float) -> float:
+    """Seconds of a phase between the times, without a proportional share of its waits."""
+    duration = phase.end - phase.start
+    if duration <= 0:
         return 0.0
-    waited = phase.waited_seconds / whole
+    waited = phase.waited_seconds / duration
     within = min(phase.end, until) - max(phase.start, since)
     return within * (1 - min(1.0, waited))
 
 
-def _joined(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The same time as stretches that are apart, in order."""
-    found: list[tuple[float, float]] = []
+def _merge_spans(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Merge the spans into disjoint ones, in order."""
+    merged: list[tuple[float, float]] = []
     for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
         elif end > start:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged

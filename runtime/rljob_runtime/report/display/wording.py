@@ -1,4 +1,4 @@
-"""Numbers and texts as people read them, the same on the terminal and in the report."""
+"""Numbers and texts for people, the same on the terminal and in the report."""
 
 import itertools
 import math
@@ -18,22 +18,22 @@ from rljob_runtime.record.event_types import (
 from rljob_runtime.report.display.history import RunHistory, gain95, interval95
 from rljob_runtime.report.display.totals import number
 
-BARS = "▁▂▃▄▅▆▇"  # no full block: lines above each other stay apart
+BARS = "▁▂▃▄▅▆▇"  # no full block, so that adjacent lines stay separate
 ASCII_BARS = "_.-=+*#"
 
 
 def duration(seconds: float) -> str:
-    """`0:41`, `12:05`, `3:07:00`; `–` for what is unknown."""
+    """Format a duration: `0:41`, `12:05`, `3:07:00`; `–` if it is unknown."""
     if not math.isfinite(seconds):
         return "–"
-    whole = round(max(seconds, 0.0))
-    hours, rest = divmod(whole, 3600)
-    minutes, left = divmod(rest, 60)
-    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+    total = round(max(seconds, 0.0))
+    hours, remainder = divmod(total, 3600)
+    minutes, secs = divmod(remainder, 60)
+    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
 
 
 def seconds_of(value: float) -> str:
-    """A phase's seconds: `0.004 s`, `0.21 s`, `3.4 s`, `41 s`, `2:05`."""
+    """Format a phase's seconds: `0.004 s`, `0.21 s`, `3.4 s`, `41 s`, `2:05`."""
     if not math.isfinite(value):
         return "–"
     if value >= 100:
@@ -43,7 +43,7 @@ def seconds_of(value: float) -> str:
 
 
 def figure(value: float) -> str:
-    """A number in at most seven characters: `0.612`, `0.0031`, `12.3`, `4 800`, `3.1e-06`, `nan`."""
+    """Format a number in at most seven characters: `0.612`, `0.0031`, `12.3`, `4 800`, `3.1e-06`, `nan`."""
     if math.isnan(value):
         return "nan"
     size = abs(value)
@@ -56,7 +56,7 @@ def figure(value: float) -> str:
 
 
 def bytes_of(value: float) -> str:
-    """`512 B`, `1.5 KiB`, `61 MiB`, `7.6 GiB`: three digits."""
+    """Format bytes in three digits: `512 B`, `1.5 KiB`, `61 MiB`, `7.6 GiB`."""
     if math.isnan(value):
         return "nan"
     units = iter(("B", "KiB", "MiB", "GiB", "TiB"))
@@ -67,22 +67,22 @@ def bytes_of(value: float) -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """`58.2 %` of a share 0–1."""
+    """Format a share 0–1: `58.2 %`."""
     return "nan" if math.isnan(share) else f"{100 * share:.{digits}f} %"
 
 
 def count(value: float) -> str:
-    """`12 300`; `nan` for what is none."""
+    """Format a count: `12 300`; `nan` if there is none."""
     return "nan" if math.isnan(value) else f"{value:,.0f}".replace(",", " ")
 
 
 def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
-    """The course of a metric in `width` characters, from its least to its largest value.
+    """Draw a metric over time in `width` characters, from its smallest to its largest value.
 
     More values than characters are averaged; nan leaves a gap; a constant is drawn low.
     """
     bars = ASCII_BARS if ascii_only else BARS
-    cells = _binned(values, max(width, 1))
+    cells = _bins(values, max(width, 1))
     finite = [cell for cell in cells if math.isfinite(cell)]
     if not finite or width < 1:
         return ""
@@ -93,7 +93,7 @@ def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) 
     )
 
 
-def _binned(values: Sequence[float], width: int) -> list[float]:
+def _bins(values: Sequence[float], width: int) -> list[float]:
     if len(values) <= width:
         return list(values)
     edges = [i * len(values) // width for i in range(width + 1)]
@@ -105,13 +105,13 @@ def _binned(values: Sequence[float], width: int) -> list[float]:
 
 
 def one_line(text: str) -> str:
-    """Text on one line: line breaks and other control characters as visible marks or blanks."""
+    """Put text on one line: line breaks and other control characters become visible marks or blanks."""
     shown = text.replace("\n", "⏎").replace("\t", " ")
     return "".join(c if c.isprintable() else "·" for c in shown)
 
 
 def prompt_text(group: Group) -> str:
-    """A prompt on one line, with the sizes of its pictures where they stand: `[picture 56 × 56]`."""
+    """Put a prompt on one line, with the sizes of its pictures in place: `[picture 56 × 56]`."""
     text = group.prompt.strip()
     for picture in group.pictures or ():
         text = text.replace("<image>", f"[picture {picture.width} × {picture.height}]", 1)
@@ -119,21 +119,23 @@ def prompt_text(group: Group) -> str:
 
 
 def accuracy_text(evaluation: SetFigures) -> str:
-    """`73.0 % (69.1–76.9)`: an accuracy with its 95 % interval."""
+    """Format an accuracy with its 95 % interval: `73.0 % (69.1–76.9)`."""
     low, high = interval95(evaluation)
     return f"{percent(evaluation.accuracy)} ({100 * low:.1f}–{100 * high:.1f})"
 
 
 def suite_rows(history: RunHistory) -> list[dict[str, Any]]:
-    """Each suite of the last evaluation beside the first that had it: name, prompts, k, texts of accuracy,
-    gain and pass@k."""
+    """Return a row for each suite of the last evaluation, beside the first evaluation that had it.
+
+    Keys: name, prompts, k, texts of accuracy, gain and pass@k.
+    """
     steps = sorted(history.evaluations)
     if not steps:
         return []
     rows = []
     for name, last in (history.evaluations[steps[-1]].suites or {}).items():
-        found = ((history.evaluations[step].suites or {}).get(name) for step in steps)
-        first = next(suite for suite in found if suite is not None)
+        results = ((history.evaluations[step].suites or {}).get(name) for step in steps)
+        first = next(suite for suite in results if suite is not None)
         gain, low, high = gain95(first, last)
         k = last.k
         rows.append(
@@ -151,7 +153,7 @@ def suite_rows(history: RunHistory) -> list[dict[str, Any]]:
 
 
 def summary_rows(history: RunHistory) -> list[tuple[str, str]]:
-    """What a run came to, as label and text: accuracy, reward, speed, checkpoint."""
+    """Return the result of a run as label and text: accuracy, reward, speed, checkpoint."""
     rows = []
     change = history.accuracy_change()
     if change:
@@ -190,7 +192,8 @@ def summary_rows(history: RunHistory) -> list[tuple[str, str]]:
 
 
 def headline(history: RunHistory) -> str:
-    """`done: 140 of 140 steps in 1:12` and its like for runs that failed or were interrupted."""
+    """Format the end of a run: `done: 140 of 140 steps in 1:12`, and likewise if it failed or was
+    interrupted."""
     finished = history.finished.status if history.finished else ""
     status = "done" if finished == "succeeded" else finished
     if status not in ("done", "failed", "interrupted"):
@@ -200,7 +203,8 @@ def headline(history: RunHistory) -> str:
 
 
 def resize_text(event: ResizeEvent) -> str:
-    """`rollout devices 1 → 2 after step 12, asked for 8.1 s before; training stood still for 0.21 s`."""
+    """Format a resize: `rollout devices 1 → 2 after step 12, asked for 8.1 s before; training stood still for
+    0.21 s`."""
     why = f"asked for {seconds_of(event.waited_seconds)} before"
     if event.lost:
         why = f"without {_devices(event.lost)} until there is a place again"
@@ -219,7 +223,8 @@ RECOVERED_FROM = {
 
 
 def recovery_text(event: RecoveryEvent) -> str:
-    """`device 1 (node-a) died and was replaced in 6.2 s, with the state of its peers; on after step 12`."""
+    """Format a recovery: `device 1 (node-a) died and was replaced in 6.2 s, with the state of its peers; on
+    after step 12`."""
     names = [f"device {device}" for device in event.devices] + event.others
     hosts = f" ({', '.join(event.hosts)})" if event.hosts else ""
     source = RECOVERED_FROM.get(event.source, "")
@@ -236,7 +241,7 @@ def recovery_text(event: RecoveryEvent) -> str:
 
 
 def replicas_text(event: ReplicasEvent) -> str:
-    """`1 of 2 replicas train after step 12, without device 1 (node-b)`."""
+    """Format the replicas: `1 of 2 replicas train after step 12, without device 1 (node-b)`."""
     text = f"{event.live} of {event.wanted} replicas train after step {event.step}"
     if not event.left_out:
         return text
@@ -244,29 +249,31 @@ def replicas_text(event: ReplicasEvent) -> str:
 
 
 def _devices(numbers: Sequence[int]) -> str:
-    """`device 3`, `devices 3, 4`."""
+    """Format device numbers: `device 3`, `devices 3, 4`."""
     return f"device{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
 def straggler_text(event: StragglerEvent) -> str:
-    """`device 3 (node-b) is slow: generate takes 2.60 times its peers' time, in 5 steps up to step 12`."""
+    """Format a straggler: `device 3 (node-b) is slow: generate takes 2.60 times its peers' time, in 5 steps
+    up to step 12`."""
     several, names = len(event.devices) > 1, _devices(event.devices)
     where = f"{names} ({', '.join(event.hosts)})" if event.hosts else names
     verb = "are" if several else "is"
     if event.status == "replaced":
         return f"{where} {verb} new after step {event.step}, in place of slow ones"
     times = f"{event.state} takes {figure(event.factor)} times {'their' if several else 'its'} peers' time"
-    told = "slow" if event.status == "slow" else "slow no more"
-    return f"{where} {verb} {told}: {times}, in {event.steps} steps up to step {event.step}"
+    speed = "slow" if event.status == "slow" else "slow no more"
+    return f"{where} {verb} {speed}: {times}, in {event.steps} steps up to step {event.step}"
 
 
 def best_text(event: BestEvent) -> str:
-    """`step 40, accuracy 0.712`."""
+    """Format the best evaluation: `step 40, accuracy 0.712`."""
     return f"step {event.step}, {event.metric} {figure(event.value)}"
 
 
 def alarm_text(event: AlarmEvent) -> str:
-    """`alarm entropyCollapse at step 12: entropy 0.002 …; rolled back to step 8`, or that it is over."""
+    """Format an alarm: `alarm entropyCollapse at step 12: entropy 0.002 …; rolled back to step 8`, or its
+    end."""
     if event.state == "cleared":
         return f"alarm {event.alarm} is over at step {event.step}"
     back = event.rolled_back_to
@@ -275,16 +282,16 @@ def alarm_text(event: AlarmEvent) -> str:
 
 
 def left_out_text(history: RunHistory) -> str | None:
-    """`41 prompts: 30 all right, 11 all wrong`, of a run with a difficulty filter."""
+    """Format the prompts that a difficulty filter skips: `41 prompts: 30 all right, 11 all wrong`."""
     names = ("left_out", "all_right", "all_wrong")
-    found = [metric_of(history, f"difficulty/{name}") for name in names]
-    if None in found:
+    values = [metric_of(history, f"difficulty/{name}") for name in names]
+    if None in values:
         return None
-    left_out, right, wrong = (count(value or 0) for value in found)
+    left_out, right, wrong = (count(value or 0) for value in values)
     return f"{left_out} prompts: {right} all right, {wrong} all wrong"
 
 
 def metric_of(history: RunHistory, name: str) -> float | None:
-    """Latest value of a metric: None where the last step has none, nan where it was not finite."""
+    """Return the latest value of a metric: None if the last step has none, nan if it was not finite."""
     last = history.last_step()
     return number(last.metrics[name]) if last and name in last.metrics else None

@@ -1,4 +1,4 @@
-"""What a run tells Prometheus: `families` names the metrics, `exposition` keeps and writes them.
+"""The Prometheus metrics of a run: `families` names them, `exposition` stores and writes them.
 
-`run_figures` fills them from the run's events; docs/metrics.md describes each.
+`run_figures` sets them from the run's events; docs/metrics.md describes each.
 """

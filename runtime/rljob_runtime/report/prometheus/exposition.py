@@ -1,5 +1,5 @@
-"""Values of metrics, which prometheus-client writes as Prometheus reads them. Called by `run_figures`. Knows
-nothing of runs."""
+"""Values of metrics, which prometheus-client writes in the exposition format. Called by `run_figures`; it
+does not depend on runs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
-    """A metric without its values. labels: names that its samples have."""
+class MetricFamily:
+    """The name and type of a metric, without its values. labels: label names of its samples."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]
@@ -31,38 +31,41 @@ class Family:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Samples(Collector):
-    """Values by family and labels; of histograms, how often each value came. bounds: of their buckets."""
+class MetricValues(Collector):
+    """Values by family and labels.
+
+    For histograms, the count of each value. bounds: of their buckets.
+    """
 
     bounds: tuple[int, ...]
-    _values: dict[Family, dict[Labels, float]] = field(default_factory=dict)
-    _counts: dict[Family, dict[int, int]] = field(default_factory=dict)
+    _values: dict[MetricFamily, dict[Labels, float]] = field(default_factory=dict)
+    _counts: dict[MetricFamily, dict[int, int]] = field(default_factory=dict)
 
-    def set(self, family: Family, value: float | None, **labels: str) -> None:
-        """It is so now; None: it is not known, and not told."""
+    def set(self, family: MetricFamily, value: float | None, **labels: str) -> None:
+        """Set the value of a gauge; None removes it."""
         values = self._values.setdefault(family, {})
         if value is None:
-            values.pop(_place(family, labels), None)
+            values.pop(_labels_key(family, labels), None)
         else:
-            values[_place(family, labels)] = value
+            values[_labels_key(family, labels)] = value
 
-    def add(self, family: Family, value: float, **labels: str) -> None:
-        """So much more. With 0 the counter is there from now on: Prometheus sees no first rise."""
+    def add(self, family: MetricFamily, value: float, **labels: str) -> None:
+        """Increase a counter. With 0 it is created, since Prometheus does not see a counter's first rise."""
         values = self._values.setdefault(family, {})
-        place = _place(family, labels)
-        values[place] = values.get(place, 0.0) + value
+        labels_key = _labels_key(family, labels)
+        values[labels_key] = values.get(labels_key, 0.0) + value
 
-    def clear(self, family: Family) -> None:
-        """Nothing is known of it any more."""
+    def clear(self, family: MetricFamily) -> None:
+        """Remove all values of a family."""
         self._values.pop(family, None)
 
-    def count(self, family: Family, value: int, times: int) -> None:
-        """A histogram's value came so often."""
+    def count(self, family: MetricFamily, value: int, times: int) -> None:
+        """Count a value of a histogram this many times."""
         counts = self._counts.setdefault(family, {})
         counts[value] = counts.get(value, 0) + times
 
     def collect(self) -> Iterator[Metric]:
-        """As prometheus-client asks for them."""
+        """Yield the metrics to prometheus-client."""
         for family, values in self._values.items():
             metric = OF_KIND[family.kind](family.name, family.meaning, labels=family.labels)
             for labels, value in values.items():
@@ -83,12 +86,12 @@ class Samples(Collector):
             yield histogram
 
     def text(self) -> str:
-        """The exposition format."""
+        """Return the metrics in the exposition format."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         return generate_latest(registry).decode()
 
 
-def _place(family: Family, labels: Mapping[str, str]) -> Labels:
+def _labels_key(family: MetricFamily, labels: Mapping[str, str]) -> Labels:
     assert tuple(labels) == family.labels, f"{family.name} has the labels {family.labels}"
     return tuple(labels.values())

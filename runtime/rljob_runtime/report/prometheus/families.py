@@ -1,18 +1,18 @@
-"""Every metric that a driver tells Prometheus: name, kind, meaning, labels. Units are in the names.
+"""All Prometheus metrics of a driver: name, kind, meaning, labels. Units are in the names.
 
-Of a step's metrics those in STEP_METRICS have names of their own, `rljob_` before the event's name; all
-others are samples of STEP_METRIC.
+Step metrics in STEP_METRICS have names of their own: `rljob_` and the event's name. All others are samples of
+STEP_METRIC.
 """
 
-from rljob_runtime.report.prometheus.exposition import Family
+from rljob_runtime.report.prometheus.exposition import MetricFamily
 
 
-def _gauge(name: str, meaning: str, *labels: str) -> Family:
-    return Family(f"rljob_{name}", "gauge", meaning, labels)
+def _gauge(name: str, meaning: str, *labels: str) -> MetricFamily:
+    return MetricFamily(f"rljob_{name}", "gauge", meaning, labels)
 
 
-def _counter(name: str, meaning: str, *labels: str) -> Family:
-    return Family(f"rljob_{name}_total", "counter", meaning, labels)
+def _counter(name: str, meaning: str, *labels: str) -> MetricFamily:
+    return MetricFamily(f"rljob_{name}_total", "counter", meaning, labels)
 
 
 FACTS = ("name", "model", "algorithm", "placement", "rollout_engine", "update_engine")
@@ -117,7 +117,7 @@ TRANSFER = _counter(
     "dock_transfer_seconds", "Time that workers of a state read and wrote.", "state"
 )
 DROPPED = _counter("dock_dropped_rows", "Rows that were dropped and generated again.", "reason")
-AGES = Family(
+AGES = MetricFamily(
     "rljob_dock_row_age_versions",
     "histogram",
     "Weight versions that rows were behind at the update.",
@@ -151,12 +151,12 @@ IN_FLIGHT_VERSION = _gauge(
 )
 
 
-def families() -> list[Family]:
-    """All of them, in this file's order."""
-    found: list[Family] = []
+def families() -> list[MetricFamily]:
+    """Return all metrics, in the order of this file."""
+    all_families: list[MetricFamily] = []
     for value in globals().values():
-        if isinstance(value, Family):
-            found.append(value)
+        if isinstance(value, MetricFamily):
+            all_families.append(value)
         elif isinstance(value, dict):
-            found += [each for each in value.values() if isinstance(each, Family)]
-    return found
+            all_families += [each for each in value.values() if isinstance(each, MetricFamily)]
+    return all_families

@@ -1,5 +1,5 @@
-"""Trackers: where the metrics of steps and evaluations go beside the run's events (spec.tracking).
+"""Trackers receive the metrics of steps and evaluations in addition to the run's events (spec.tracking).
 
-`trackers` subscribes to the events; each tracker is a file of its own and lives in a child process, so that
-nothing that it does reaches the run.
+`trackers` subscribes to the events. Each tracker is a module of its own and runs in a child process, so that
+its failures never reach the run.
 """

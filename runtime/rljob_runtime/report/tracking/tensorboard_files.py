@@ -1,4 +1,4 @@
-"""TensorBoard's event files, by its own writer. Needs neither TensorFlow nor torch."""
+"""TensorBoard's event files, written by its own writer. Needs neither TensorFlow nor torch."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ FOLDER = "tensorboard"
 
 
 class TensorBoardFiles:
-    """One file a process. Steps that are done again take the place of those before."""
+    """Writes one file per process. Repeated steps replace the earlier ones."""
 
     def __init__(self, section: TensorBoard, run: TrackedRun) -> None:
         self._writer = EventFileWriter(str(run.folder / FOLDER), flush_secs=section.flush_seconds)
@@ -21,7 +21,7 @@ class TensorBoardFiles:
         self._begin_at(run.step + 1)
 
     def log(self, step: int, metrics: Mapping[str, float], time: float) -> None:
-        """A scalar for each metric."""
+        """Write a scalar for each metric."""
         if step < self._last:
             self._begin_at(step)
         self._last = step
@@ -29,11 +29,11 @@ class TensorBoardFiles:
         self._writer.add_event(Event(wall_time=time, step=step, summary=Summary(value=values)))
 
     def close(self, status: str) -> None:
-        """Everything is in the file."""
+        """Flush and close the file."""
         self._writer.close()
 
     def _begin_at(self, step: int) -> None:
-        """TensorBoard forgets what it has read of this step and later ones."""
+        """Let TensorBoard discard what it has read of this step and later ones."""
         self._writer.add_event(
             Event(step=step, session_log=SessionLog(status=SessionLog.SessionStatus.START))
         )

@@ -1,4 +1,4 @@
-"""What a tracker is, and what it is told of the run. Called by `tracker_child`."""
+"""The interface of a tracker, and the run that it records. Called by `tracker_child`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,8 +8,11 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """name: the job's. id: the same for every process that goes on with the run. folder: the run's. step:
-    steps that were done before this process. facts: of the run, such as its model."""
+    """The run that a tracker records.
+
+    name: of the job. id: the same for every process that resumes the run. folder: of the run. step: number of
+    steps finished before this process. facts: of the run, such as its model.
+    """
 
     name: str
     id: str
@@ -19,10 +22,10 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """Made from its section of the job and a TrackedRun; may raise whatever it likes."""
+    """A tracker, created from its section of the job and a TrackedRun. Its methods may raise any error."""
 
     def log(self, step: int, metrics: Mapping[str, float], time: float) -> None:
-        """Metrics of a step, finite all of them. time: when they were told, unix seconds."""
+        """Record the metrics of a step, all of which are finite. time: of the event, unix seconds."""
 
     def close(self, status: str) -> None:
-        """The run has ended: succeeded, failed or interrupted."""
+        """Record the end of the run: succeeded, failed or interrupted."""

@@ -1,7 +1,8 @@
-"""A child process that holds one tracker: a line in for each step's metrics, a line out once it has them.
+"""A child process with one tracker: it reads a line per step's metrics and writes a line once they are
+recorded.
 
-Started by `trackers`. Ends with its parent. What libraries print goes nowhere, and the values of secrets
-are cut out of what they raise.
+Started by `trackers`, and ends with its parent. Output of libraries is discarded, and the values of secrets
+are removed from their errors.
 """
 
 import json
@@ -22,9 +23,9 @@ MAX_ERROR = 400
 
 
 def main() -> None:
-    """Read the configuration, then metrics until the run's end or the pipe's."""
+    """Read the configuration, then metrics until the end of the run or of the pipe."""
     end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the driver's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles the terminal's Ctrl-C
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -40,21 +41,21 @@ def main() -> None:
         answers.write(json.dumps(answer) + "\n")
 
 
-def _take(tracker: Tracker | None, told: dict[str, Any]) -> Tracker:
+def _take(tracker: Tracker | None, message: dict[str, Any]) -> Tracker:
     if tracker is None:
-        run = told["run"]
+        run = message["run"]
         run["folder"] = Path(run["folder"])
-        spec = Tracking.model_validate_json(told["tracking"])
-        return open_tracker(told["tracker"], spec, TrackedRun(**run))
-    if "status" in told:
-        tracker.close(told["status"])
+        spec = Tracking.model_validate_json(message["tracking"])
+        return open_tracker(message["tracker"], spec, TrackedRun(**run))
+    if "status" in message:
+        tracker.close(message["status"])
     else:
-        tracker.log(told["step"], told["metrics"], told["time"])
+        tracker.log(message["step"], message["metrics"], message["time"])
     return tracker
 
 
 def without_secrets(text: str, environment: Mapping[str, str]) -> str:
-    """The first of the text, without values of variables that are named like secrets."""
+    """Return the beginning of the text without values of variables that are named like secrets."""
     for name, value in environment.items():
         if value and any(word in name.upper() for word in SECRET_WORDS):
             text = text.replace(value, f"<{name}>")

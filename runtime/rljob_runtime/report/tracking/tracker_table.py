@@ -10,11 +10,11 @@ from rljob_api.spec.tracking import Tracking
 from rljob_runtime.report.tracking.tracker import TrackedRun, Tracker
 
 PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb"}
-"""What a tracker needs; the extra of rljob has the same name. MLflow is spoken with over HTTP."""
+"""The package of a tracker; the extra of rljob has the same name. MLflow is accessed over HTTP."""
 
 
 def open_tracker(name: str, spec: Tracking, run: TrackedRun) -> Tracker:
-    """The tracker, ready. Raises whatever its library does."""
+    """Create the tracker. Raises the errors of its library."""
     section: Any = spec.named()[name]
     match name:
         case "tensorboard":
@@ -33,7 +33,7 @@ def open_tracker(name: str, spec: Tracking, run: TrackedRun) -> Tracker:
 
 
 def tracking_problems(spec: RLJobSpec) -> Iterator[Problem]:
-    """Trackers whose package is not installed here."""
+    """Yield a problem for each tracker whose package is not installed here."""
     for name in spec.tracking.named() if spec.tracking else ():
         package = PACKAGES.get(name)
         if package is not None and not _installed(package):

@@ -1,8 +1,8 @@
-"""Hands the metrics of steps and evaluations to the job's trackers: a subscriber of the event log.
+"""Sends the metrics of steps and evaluations to the job's trackers: a subscriber of the event log.
 
-Made by `launch`. A thread a tracker speaks with its process, so that training waits for none of them. One
-that fails is a warning, once, and is tried again; the run's end waits for it until its deadline, and tells
-how much it lacks.
+Created by `launch`. One thread per tracker communicates with its process, so training never waits. A failing
+tracker causes one warning and is retried. The run's end waits for it until its deadline and reports what it
+lacks.
 """
 
 import hashlib
@@ -32,46 +32,51 @@ CHILD = "rljob_runtime.report.tracking.tracker_child"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 300.0
 NO_FACTS = ("inputs", "time", "kind", "machine", "versions", "resumed_from")
 MOST_WAITING = 10_000
-"""Steps and evaluations that a tracker may be behind; later ones are dropped."""
+"""Largest number of queued steps and evaluations of a tracker; later ones are dropped."""
 OF_EVALUATIONS = ("accuracy", "stderr", "reward", "pass_at_k")
 
 
 class Trackers:
-    """All trackers of a run. on_event is called by the driver's process; it never waits."""
+    """All trackers of a run. The driver's process calls on_event, which never waits."""
 
     def __init__(self, spec: Tracking, run: TrackedRun, log: EventLog) -> None:
         self._log, self._seconds = log, spec.timeout_seconds
         self._feeds = [_Feed(name, spec, run) for name in spec.named()]
 
     def on_event(self, event: Event) -> None:
-        """Take up a step or an evaluation, and tell what has become of earlier ones."""
+        """Queue a step or an evaluation, and write the warnings of failed trackers."""
         if isinstance(event, StepEvent | EvaluationEvent) and (metrics := metrics_of(event)):
             for feed in self._feeds:
                 feed.put({"step": event.step, "time": event.time, "metrics": metrics})
-            self._tell()
+            self._write_warnings()
 
     def finish(self, status: str) -> None:
-        """Wait until the trackers have everything, for their deadline at most. status: of the run."""
-        end = time.monotonic() + self._seconds
+        """Wait until the trackers have received everything, at most until their deadline. status: of the
+        run."""
+        deadline_s = time.monotonic() + self._seconds
         for feed in self._feeds:
-            feed.finish({"status": status}, end)
+            feed.finish({"status": status}, deadline_s)
         for feed in self._feeds:
-            feed.join(end)
-        self._tell()
+            feed.join(deadline_s)
+        self._write_warnings()
 
-    def _tell(self) -> None:
+    def _write_warnings(self) -> None:
         for feed in self._feeds:
-            if (news := feed.news()) is not None:
-                self._log.write(WarningEvent(message=news))
+            if (warning := feed.warning()) is not None:
+                self._log.write(WarningEvent(message=warning))
 
 
 class _Feed:
-    """One tracker's messages, their thread and process."""
+    """The message queue, thread and process of one tracker."""
 
     def __init__(self, name: str, spec: Tracking, run: TrackedRun) -> None:
         self._name, self._seconds = name, spec.timeout_seconds
-        told = {**asdict(run), "folder": str(run.folder.absolute())}
-        config = {"tracker": name, "tracking": spec.model_dump_json(by_alias=True), "run": told}
+        run_fields = {**asdict(run), "folder": str(run.folder.absolute())}
+        config = {
+            "tracker": name,
+            "tracking": spec.model_dump_json(by_alias=True),
+            "run": run_fields,
+        }
         self._config = json.dumps(config)
         self._child: LineChild | None = None
         self._waiting: deque[dict[str, Any]] = deque()
@@ -83,7 +88,7 @@ class _Feed:
         self._thread.start()
 
     def put(self, message: dict[str, Any]) -> None:
-        """Another message; it waits for those before it, and is dropped where too many do."""
+        """Queue a message; it is dropped if too many are waiting."""
         with self._changed:
             if len(self._waiting) >= MOST_WAITING:
                 self._dropped += 1
@@ -91,40 +96,43 @@ class _Feed:
             self._waiting.append(message)
             self._changed.notify()
 
-    def finish(self, message: dict[str, Any], end: float) -> None:
-        """The last message; what is not told at `end` (monotonic seconds) never is."""
+    def finish(self, message: dict[str, Any], deadline_s: float) -> None:
+        """Queue the last message. Messages that are not sent by `deadline_s` (monotonic seconds) are
+        dropped."""
         with self._changed:
             if self._warned:  # the end has its own warning
                 self._error, self._warned = "", False
             self._waiting.append(message)
-            self._end = end
+            self._end = deadline_s
             self._changed.notify()
 
-    def join(self, end: float) -> None:
-        """Wait until all is told or given up."""
-        self._thread.join(max(0.0, end - time.monotonic()))
+    def join(self, deadline_s: float) -> None:
+        """Wait until all messages are sent or dropped."""
+        self._thread.join(max(0.0, deadline_s - time.monotonic()))
         with self._changed:
-            left = sum("metrics" in message for message in self._waiting)
-        self._lost = left + self._dropped
-        if left:
+            unsent = sum("metrics" in message for message in self._waiting)
+        self._lost = unsent + self._dropped
+        if unsent:
             self._error = self._error or f"not all was told within {self._seconds:g} s of the end"
         elif self._dropped:
             self._error = self._error or f"more than {MOST_WAITING} waited for it"
 
-    def news(self) -> str | None:
-        """What the user is told of a tracker that fails: once while the run goes on, once at its end."""
+    def warning(self) -> str | None:
+        """Return the warning about a failed tracker: at most one during the run and one at its end."""
         if self._warned or not self._error:
             return None
         self._warned = True
-        where = "the run goes on, and the metrics are in its events"
+        consequence = "the run goes on, and the metrics are in its events"
         if self._lost:
-            where = f"it lacks {self._lost} steps and evaluations, which the run's events have"
-        return f"tracking by {self._name}: {self._error}; {where} (docs/tracking.md)"
+            consequence = (
+                f"it lacks {self._lost} steps and evaluations, which the run's events have"
+            )
+        return f"tracking by {self._name}: {self._error}; {consequence} (docs/tracking.md)"
 
     def _work(self) -> None:
         pause = FIRST_PAUSE_SECONDS
         while (message := self._next()) is not None:
-            error = self._tried(message)
+            error = self._send(message)
             if not error:
                 with self._changed:
                     self._waiting.popleft()
@@ -138,7 +146,7 @@ class _Feed:
             self._child.kill()
 
     def _next(self) -> dict[str, Any] | None:
-        """The oldest message; None once the last one is told."""
+        """Return the oldest message, or None once the last one is sent."""
         with self._changed:
             while not self._waiting:
                 if self._end is not None:
@@ -146,26 +154,26 @@ class _Feed:
                 self._changed.wait()
             return self._waiting[0]
 
-    def _tried(self, message: dict[str, Any]) -> str:
-        """Why the tracker did not take it; empty when it did."""
+    def _send(self, message: dict[str, Any]) -> str:
+        """Send a message to the tracker. Return the error, or "" on success."""
         try:
             if self._child is None:
-                seconds = self._left()
+                seconds = self._timeout_seconds()
                 self._child = LineChild(CHILD, self._config, start_seconds=seconds)
             self._child.send(message)
-            error = str(self._child.answer(self._left()).get("error", ""))
+            error = str(self._child.answer(self._timeout_seconds()).get("error", ""))
         except (StartFailed, OSError) as failed:
             self._child, error = None, str(failed)
         return error
 
-    def _left(self) -> float:
-        """Seconds that the next answer may take."""
+    def _timeout_seconds(self) -> float:
+        """Seconds until the timeout of the next response."""
         if self._end is None:
             return self._seconds
         return max(0.0, min(self._seconds, self._end - time.monotonic()))
 
     def _may_try_again(self, pause: float) -> bool:
-        """Wait, but not once the run has ended: then what failed has had its try."""
+        """Wait before another attempt. After the run's end there is none."""
         with self._changed:
             if self._end is None:
                 self._changed.wait_for(lambda: self._end is not None, pause)
@@ -174,7 +182,7 @@ class _Feed:
 
 
 def metrics_of(event: StepEvent | EvaluationEvent) -> dict[str, float]:
-    """What trackers are told of an event, by the events' names."""
+    """Return the metrics of an event that are sent to trackers, by the names of the event."""
     if isinstance(event, StepEvent):
         phases = {f"phases/{name}": value for name, value in event.phases.items()}
         return _finite({**event.metrics, "seconds": event.seconds, **phases})
@@ -189,8 +197,10 @@ def metrics_of(event: StepEvent | EvaluationEvent) -> dict[str, float]:
 
 
 def tracked_run(events: Path, started: RunStartedEvent) -> TrackedRun:
-    """The run as trackers know it. events: the run's, whose first names it for good. started: the last
-    `run_started`."""
+    """Build the run for the trackers.
+
+    events: the run's log, whose first event determines the id. started: the last `run_started`.
+    """
     with events.open("rb") as lines:
         first: Event = next(events_in(lines), started)
     text = f"{started.name} {first.time}"

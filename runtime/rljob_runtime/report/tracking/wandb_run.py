@@ -9,11 +9,11 @@ from rljob_runtime.report.tracking.tracker import TrackedRun
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "interrupted": 255}
 STEP = "step"
-"""Metrics are drawn over it; a step may be told twice, where a run goes back."""
+"""Metrics are drawn over this one; a step may be logged twice if a run is rolled back."""
 
 
 class WandbRun:
-    """The run with the TrackedRun's id: a process that goes on with a run goes on with this one."""
+    """The W&B run with the TrackedRun's id, so that a resumed run continues it."""
 
     def __init__(self, section: WeightsAndBiases, run: TrackedRun) -> None:
         settings = wandb.Settings(
@@ -37,9 +37,9 @@ class WandbRun:
         self._run.define_metric("*", step_metric=STEP)
 
     def log(self, step: int, metrics: Mapping[str, float], time: float) -> None:
-        """One row of its history."""
+        """Add a row to the history of the run."""
         self._run.log({**metrics, STEP: step})
 
     def close(self, status: str) -> None:
-        """Everything is sent, or in its files."""
+        """Send everything, or write it to the files."""
         self._run.finish(exit_code=EXIT_CODES[status])

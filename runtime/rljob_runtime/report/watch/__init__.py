@@ -1,6 +1,5 @@
-"""`rljob watch`: a run's live view, on the terminal and as a page, from its events alone.
+"""`rljob watch`: a live view of a run, on the terminal and as a page, from its events alone.
 
-`follow` reads events as they come, `runs` knows where they come from and when none can come any more;
-`on_terminal` and `watched_page` show them. The page of a job on a cluster is served by its `status_server`
-too.
+`follow` reads new events; `runs` provides their source and detects the end of a run; `on_terminal` and
+`watched_page` display them. A job's own `status_server` also serves the page on a cluster.
 """

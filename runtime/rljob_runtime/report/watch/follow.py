@@ -1,7 +1,7 @@
-"""Events of a run as they come to its log, which others write: on this machine, or in a job's head.
+"""Follows the events of a growing log on this machine, or in a job's head.
 
-Called by `on_terminal` and `live_document`. Where bytes come from is a function: `read_file` here,
-`cluster.events` there.
+Called by `on_terminal` and `live_document`. A function reads the bytes: `read_file` here, `cluster.events`
+there.
 """
 
 import os
@@ -10,17 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_runtime.record.event_types import Event
-from rljob_runtime.record.events import events_in, uncollected
+from rljob_runtime.record.events import events_in, garbage_collection_paused
 
 PIECE_BYTES = 16 * 2**20
 FILE_PIECE_BYTES = 2**20
-"""Of a file of this machine: events take several times the memory of their lines."""
+"""Chunk size for a file of this machine: events take several times the memory of their lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Bytes of a growing file from an offset on. identity: another one tells of another file in its place.
-    size: of the whole file."""
+class TailChunk:
+    """Bytes of a growing file from an offset on.
+
+    identity: changes if another file replaces this one. size: of the complete file.
+    """
 
     identity: str
     size: int
@@ -29,21 +31,27 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """Events since the last look. afresh: they are of another log; those of before are void. more: the next
-    look brings others at once."""
+    """New events since the last read.
+
+    restarted: they come from another log, and earlier events are void. more: further events can be read
+    immediately.
+    """
 
     events: list[Event]
-    afresh: bool = False
+    restarted: bool = False
     more: bool = False
 
 
-Read = Callable[[int], Piece | None]
-"""From an offset on, a piece at most; None without a file. Raises RljobError."""
+Read = Callable[[int], TailChunk | None]
+"""Reads a chunk from an offset on; None without a file. Raises RljobError."""
 
 
 class Follower:
-    """Gives each event once. A line without its end waits for it; lines that are no event are left out.
-    brief_bytes: of the log's beginning, of which phases, docks and samples are left out."""
+    """Returns each event of a log once.
+
+    An incomplete line waits for its end; lines that are no event are skipped. brief_bytes: size of the log's
+    beginning in which phases, docks and samples are skipped.
+    """
 
     def __init__(self, read: Read, *, brief_bytes: float = 0) -> None:
         self._read = read
@@ -53,34 +61,36 @@ class Follower:
         self._torn = b""
 
     def news(self) -> News:
-        """What has come, a piece of the file at a time. A file that is not there brings nothing; one that
-        shrank or was replaced is read from its beginning."""
-        afresh = False
-        while (piece := self._read(self._offset)) is not None:
-            if self._is_another(piece):
-                afresh = self._identity is not None
-                self._identity, self._torn = piece.identity, b""
+        """Read the next chunk of the file.
+
+        A missing file returns no events; a file that shrank or was replaced is read from the beginning.
+        """
+        restarted = False
+        while (chunk := self._read(self._offset)) is not None:
+            if self._is_another(chunk):
+                restarted = self._identity is not None
+                self._identity, self._torn = chunk.identity, b""
                 if self._offset:
                     self._offset, self._brief_bytes = 0, 0
                     continue
-            self._offset += len(piece.data)
-            more = self._offset < piece.size and bool(piece.data)
-            return News(events=self._whole(piece.data), afresh=afresh, more=more)
-        return News(events=[], afresh=afresh)
+            self._offset += len(chunk.data)
+            more = self._offset < chunk.size and bool(chunk.data)
+            return News(events=self._complete_events(chunk.data), restarted=restarted, more=more)
+        return News(events=[], restarted=restarted)
 
-    def _is_another(self, piece: Piece) -> bool:
-        return piece.identity != self._identity or piece.size < self._offset
+    def _is_another(self, chunk: TailChunk) -> bool:
+        return chunk.identity != self._identity or chunk.size < self._offset
 
-    def _whole(self, data: bytes) -> list[Event]:
+    def _complete_events(self, data: bytes) -> list[Event]:
         *lines, self._torn = (self._torn + data).split(b"\n")
-        with uncollected():
+        with garbage_collection_paused():
             return list(events_in(lines, brief=self._offset < self._brief_bytes))
 
 
 def read_file(path: Path) -> Read:
-    """How to read a file of this machine."""
+    """Return a reader for a file of this machine."""
 
-    def read(offset: int) -> Piece | None:
+    def read(offset: int) -> TailChunk | None:
         try:
             with path.open("rb") as file:
                 state = os.fstat(file.fileno())
@@ -88,6 +98,6 @@ def read_file(path: Path) -> Read:
                 data = file.read(FILE_PIECE_BYTES)
         except FileNotFoundError:
             return None
-        return Piece(identity=f"{state.st_dev}:{state.st_ino}", size=state.st_size, data=data)
+        return TailChunk(identity=f"{state.st_dev}:{state.st_ino}", size=state.st_size, data=data)
 
     return read

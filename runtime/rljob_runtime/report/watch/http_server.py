@@ -1,4 +1,4 @@
-"""What `rljob watch --web` and a run's own `status_server` listen with: routes, for a `ServerThread`."""
+"""The HTTP server of `rljob watch --web` and of a run's `status_server`: routes for a `ServerThread`."""
 
 import asyncio
 import hmac
@@ -11,9 +11,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 SILENT_SECONDS = 30.0
-"""A connection that says nothing, or does not take what it asked for, for so long is closed."""
+"""Timeout of a connection that sends nothing, or does not read its response."""
 STOP_SECONDS = 2.0
-"""For answers under way when it is stopped."""
+"""Time for pending responses when the server stops."""
 MAX_BODY_BYTES = 4096
 HEADERS = {
     "Cache-Control": "no-store",
@@ -23,22 +23,22 @@ HEADERS = {
 }
 
 log = logging.getLogger(__name__)
-# Strangers write no log: what is no HTTP is answered with 400, and a line would quote it.
+# Invalid HTTP is answered with 400 and not logged: a log line would quote untrusted input.
 log.addFilter(
     lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 )
 
 
 class HttpServer:
-    """Answers by `routes` between `start` and `stop`. port: 0 takes a free one. Logs no requests."""
+    """Serves `routes` between `start` and `stop`. port: 0 selects a free one. Requests are not logged."""
 
     role = "http"
 
     def __init__(self, routes: Iterable[web.RouteDef], *, host: str, port: int) -> None:
-        self._routes, self._place = routes, (host, port)
+        self._routes, self._address = routes, (host, port)
 
     async def start(self) -> tuple[str, int]:
-        """Listen; where. Raises OSError and OverflowError."""
+        """Start listening and return the address. Raises OSError and OverflowError."""
         app = web.Application(middlewares=[_send], client_max_size=MAX_BODY_BYTES)
         app.add_routes(self._routes)
         app.on_response_prepare.append(_add_headers)
@@ -49,25 +49,25 @@ class HttpServer:
             keepalive_timeout=SILENT_SECONDS,
             shutdown_timeout=STOP_SECONDS,
         )
-        listening = socket.create_server(self._place)
+        listener = socket.create_server(self._address)
         await self._runner.setup()
-        await web.SockSite(self._runner, listening).start()
-        host, port = listening.getsockname()
+        await web.SockSite(self._runner, listener).start()
+        host, port = listener.getsockname()
         return host, port
 
     async def stop(self) -> None:
-        """Close all connections, those that wait for an answer after STOP_SECONDS."""
+        """Close all connections; those with a pending response after STOP_SECONDS."""
         await self._runner.cleanup()
 
 
-def shows(request: web.Request, token: str) -> bool:
-    """Whether it comes from the bearer of a token."""
-    shown = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-    return hmac.compare_digest(shown, f"Bearer {token}".encode())
+def bears_token(request: web.Request, token: str) -> bool:
+    """Return whether the request carries this bearer token."""
+    header = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+    return hmac.compare_digest(header, f"Bearer {token}".encode())
 
 
 async def short_body(request: web.Request) -> bytes:
-    """The body; 413 where it is longer than MAX_BODY_BYTES."""
+    """Read the body; 413 if it is longer than MAX_BODY_BYTES."""
     size = request.content_length or 0
     if size > MAX_BODY_BYTES:
         raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, size)
@@ -82,7 +82,7 @@ async def _send(request: web.Request, handler: Handler) -> web.StreamResponse:
         async with asyncio.timeout(SILENT_SECONDS):
             await response.prepare(request)
             await response.write_eof()
-    except (TimeoutError, ConnectionError):  # it sees that bytes are missing
+    except (TimeoutError, ConnectionError):  # the client notices the missing bytes
         if request.transport is not None:
             request.transport.abort()
         return web.Response()

@@ -1,4 +1,4 @@
-"""`rljob watch` on the terminal: what `rljob run` shows, of a run that somebody else started."""
+"""`rljob watch` on the terminal: the display of `rljob run` for a run of another process."""
 
 import time
 from collections.abc import Callable
@@ -8,20 +8,20 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.event_types import Event
 from rljob_runtime.report.display.display import Display
 from rljob_runtime.report.display.history import RunHistory
-from rljob_runtime.report.watch.runs import Pulse, Standing, WatchedRun
+from rljob_runtime.report.watch.runs import RunActivity, RunStatus, WatchedRun
 
 DisplayOf = Callable[[RunHistory], Display]
-"""A display that has taken up this history silently."""
+"""Creates a display that silently takes up this history."""
 EXIT_CODES = {
     "succeeded": ExitCode.DONE,
     "failed": ExitCode.FAILED,
     "interrupted": ExitCode.INTERRUPTED,
 }
-"""Of a run whose last event does not tell its own."""
+"""Exit codes of runs whose last event does not contain one."""
 
 
-class Watch:
-    """One run on one terminal. patience_seconds: how long a run that has not begun is waited for."""
+class TerminalWatch:
+    """Shows one run on one terminal. patience_seconds: timeout for a run that has not started."""
 
     def __init__(
         self,
@@ -29,54 +29,56 @@ class Watch:
         display_of: DisplayOf,
         *,
         patience_seconds: float,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._run = run
         self._display_of = display_of
         self._patience = patience_seconds
-        self._tell = tell
+        self._notify = notify
         self._sleep, self._clock = sleep, clock
-        self._pulse = Pulse()
+        self._activity = RunActivity()
         self._display: Display | None = None
         self._earlier, self._last = RunHistory(), list[Event]()
 
-    def until_the_end(self) -> int:
-        """Show the run until it has ended; its exit code. Raises RljobError where it never begins,
-        KeyboardInterrupt; the terminal is given back in any case."""
+    def run_until_end(self) -> int:
+        """Show the run until it ends, and return its exit code.
+
+        Raises RljobError if it never starts, and KeyboardInterrupt; the terminal is restored in any case.
+        """
         try:
-            return self._until_the_end()
+            return self._run_until_end()
         finally:
             if self._display is not None:
                 self._display.close()
 
-    def _until_the_end(self) -> int:
-        began, told = self._clock(), ""
+    def _run_until_end(self) -> int:
+        began, last_text = self._clock(), ""
         while True:
             self._show()
-            standing = self._run.standing(self._pulse, self._clock())
-            if standing.over:
-                self._show()  # what was written before it ended
-                return self._code(standing)
+            status = self._run.status(self._activity, self._clock())
+            if status.over:
+                self._show()  # events written before the run ended
+                return self._code(status)
             waited = self._clock() - began
-            if not self._pulse.last and waited > self._patience:
+            if not self._activity.last and waited > self._patience:
                 raise ConfigError(
-                    f"{self._run.place}: no run began within {self._patience:g} s "
-                    f"({standing.text}); --wait SECONDS waits longer"
+                    f"{self._run.label}: no run began within {self._patience:g} s "
+                    f"({status.text}); --wait SECONDS waits longer"
                 )
-            if standing.text and standing.text != told and self._display is None:
-                self._tell(standing.text)
-            told = standing.text
+            if status.text and status.text != last_text and self._display is None:
+                self._notify(status.text)
+            last_text = status.text
             self._sleep(self._run.pause_seconds)
 
     def _show(self) -> None:
         more = True
         while more:
             news = self._run.news()
-            self._pulse.add(news)
+            self._activity.add(news)
             events, more = news.events, news.more
-            if news.afresh:
+            if news.restarted:
                 self._begin_anew()
             if self._display is None:
                 events = self._take_up([*self._last, *events], more=more)
@@ -85,7 +87,8 @@ class Watch:
                     self._display.on_event(event)
 
     def _take_up(self, events: list[Event], *, more: bool) -> list[Event]:
-        """All but the last event go into the history that the display begins with, once all are there."""
+        """Add all events but the last to the initial history of the display, and create it once all are
+        read."""
         self._earlier.take(events[:-1])
         self._last = events[-1:]
         if self._last and not more:
@@ -97,10 +100,10 @@ class Watch:
             self._display.close()
         self._display, self._earlier, self._last = None, RunHistory(), []
 
-    def _code(self, standing: Standing) -> int:
-        finished = self._pulse.finished
+    def _code(self, status: RunStatus) -> int:
+        finished = self._activity.finished
         if finished is None:
-            self._tell(f"{self._run.place}: {standing.text}")
-            return standing.code
+            self._notify(f"{self._run.label}: {status.text}")
+            return status.code
         code = finished.exit_code
         return code if code is not None else EXIT_CODES.get(finished.status, 1)

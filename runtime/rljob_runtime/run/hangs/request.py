@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from rljob_runtime.errors import ConfigError, NoAnswer
-from rljob_runtime.record.driver_file import living, naming_driver, read_driver
+from rljob_runtime.record.driver_file import naming_driver, read_driver, running_process
 from rljob_runtime.record.hang_files import ASKED, FOLDER, SUMMARY
 
 SIGNAL = signal.SIGUSR1
@@ -82,7 +82,7 @@ def _driver(folder: Path) -> psutil.Process:
         ) from None
     if place.host != socket.gethostname():
         raise ConfigError(f"{folder}: its run lives on {place.host}; ask there")
-    process = living(place.pid, place.started)
+    process = running_process(place.pid, place.started)
     if process is None or place.pid == os.getpid():
         raise ConfigError(f"{folder}: its run has ended, killed; {_left(folder)}")
     return process
