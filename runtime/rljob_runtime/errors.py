@@ -7,41 +7,41 @@ RljobError
 │   ├── DockTimeout    a wait ended at its deadline
 │   ├── DockFull       a warehouse stayed full until the producer's deadline
 │   ├── DockLost       rows are gone: their warehouse restarted, or their batch was dropped
-│   ├── DockStale      rows were made by weights that are older than the claim accepts
+│   ├── DockStale      rows are from weights that are older than the claim accepts
 │   └── DockRefused    a message was refused: token, version, stale attempt, unknown row or column
 ├── WeightsError       tensors of a model directory are wrong, missing or extra
 ├── WorkerError        a device worker failed or vanished
-│   ├── DeadlineError  processes did not do in time what was asked of them; exit code 5
-│   └── WorkerFailed   a worker died, or raised what is no error of rljob's
+│   ├── DeadlineError  processes did not finish a request in time; exit code 5
+│   └── WorkerFailed   a worker died, or raised an error that is not rljob's
 ├── DeviceMemoryError  tensors do not fit on a device
 ├── VersionError       the pods of a job have different software
-├── ScaleRefused       another number of rollout devices that the job cannot have
+├── ScaleRefused       a requested number of rollout devices that the job cannot have
 ├── RewardError        every reward of a step failed
-├── ServiceError       what a reward asks over the network did not answer as it should
+├── ServiceError       a network service of a reward gave no valid answer
 ├── CheckpointError    a checkpoint is missing, incomplete or from another job
-│   └── CheckpointDamaged  a file of it is not what was written
+│   └── CheckpointDamaged  a file of it differs from what was written
 ├── StorageError       remote storage could not be read or written
 ├── FolderInUse        another process trains in the run's folder
 ├── GuardStop          a guard's alarm ended the run; exit code 4
-└── ClusterError       a Kubernetes cluster was not reached, or refuses; exit code 2
-    ├── NotThere       the object that was asked for does not exist
+└── ClusterError       a Kubernetes cluster was not reached, or refused a request; exit code 2
+    ├── NotThere       the requested object does not exist
     └── NoAnswer       the API server could not be reached, or was silent too long
 """
 
 import re
 
 TIMED_OUT = re.compile(r"timed? ?out|within [\d.]+ s\b|was silent for", re.IGNORECASE)
-"""In messages of torch's collectives and stores, and of ours about them."""
+"""Matches timeouts in messages of torch's collectives and stores, and in rljob's messages about them."""
 
 CUT_OFF = re.compile(
     r"is gone|closed by peer|connection (was )?(closed|reset)|broken pipe|actor (died|is unavailable)",
     re.IGNORECASE,
 )
-"""In messages of whoever talked with a process that has ended."""
+"""Matches messages of processes that communicated with one that has ended."""
 
 
 class RljobError(Exception):
-    """Base of all errors that rljob raises on purpose."""
+    """Base of all errors that rljob raises deliberately."""
 
 
 class ConfigError(RljobError):
@@ -49,7 +49,8 @@ class ConfigError(RljobError):
 
 
 class PictureError(ConfigError):
-    """A picture of a row cannot be used. fault: the message without the row, for who tells that himself."""
+    """A picture of a row cannot be used. fault: the message without the row, for callers that name the row
+    themselves."""
 
     def __init__(self, message: str, *, fault: str = "") -> None:
         super().__init__(message)
@@ -57,11 +58,11 @@ class PictureError(ConfigError):
 
 
 class DockError(RljobError):
-    """The transfer dock could not do what was asked."""
+    """The transfer dock could not carry out a request."""
 
 
 class DockTimeout(DockError):
-    """A wait on the dock ended at its deadline; the message says what was waited for."""
+    """A wait on the dock ended at its deadline; the message names what it waited for."""
 
 
 class DockFull(DockError):
@@ -73,7 +74,7 @@ class DockLost(DockError):
 
 
 class DockStale(DockError):
-    """Rows were made by weights that are older than the claim accepts; generate them again."""
+    """Rows are from weights that are older than the claim accepts; generate them again."""
 
 
 class DockRefused(DockError):
@@ -89,7 +90,7 @@ class WorkerError(RljobError):
 
 
 class DeadlineError(WorkerError):
-    """Processes did not do in time what was asked of them. stage: what that was."""
+    """Processes did not finish a request in time. stage: the request."""
 
     def __init__(self, message: str, *, stage: str = "") -> None:
         super().__init__(message)
@@ -97,7 +98,7 @@ class DeadlineError(WorkerError):
 
 
 class WorkerFailed(WorkerError):
-    """A worker died, or raised what is no error of rljob's. cause: what it raised."""
+    """A worker died, or raised an error that is not rljob's. cause: the error."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(cause)
@@ -105,7 +106,7 @@ class WorkerFailed(WorkerError):
 
 
 class DeviceMemoryError(RljobError):
-    """Tensors do not fit on a device; the message names the device, what, bytes and limit."""
+    """Tensors do not fit on a device; the message names the device, the tensors, bytes and limit."""
 
 
 class VersionError(RljobError):
@@ -113,7 +114,7 @@ class VersionError(RljobError):
 
 
 class ScaleRefused(RljobError):
-    """The job cannot have that number of rollout devices. conflict: nor any other than its own."""
+    """The job cannot have that number of rollout devices. conflict: it cannot have any number but its own."""
 
     def __init__(self, message: str, *, conflict: bool) -> None:
         super().__init__(message)
@@ -125,7 +126,7 @@ class RewardError(RljobError):
 
 
 class ServiceError(RljobError):
-    """What a reward asks over the network did not answer as it should."""
+    """A network service that a reward uses gave no valid answer."""
 
 
 class CheckpointError(RljobError):
@@ -133,7 +134,7 @@ class CheckpointError(RljobError):
 
 
 class CheckpointDamaged(CheckpointError):
-    """A file of a checkpoint is not what was written; the message names it."""
+    """A file of a checkpoint differs from what was written; the message names it."""
 
 
 class StorageError(RljobError):
@@ -149,19 +150,20 @@ class GuardStop(RljobError):
 
 
 class ClusterError(RljobError):
-    """A Kubernetes cluster cannot be reached, or refuses what was asked."""
+    """A Kubernetes cluster cannot be reached, or refuses a request."""
 
 
 class NotThere(ClusterError):
-    """The object that was asked for does not exist."""
+    """The requested object does not exist in the cluster."""
 
 
 class NoAnswer(ClusterError):
-    """The API server could not be reached, or was silent too long; asking again may help."""
+    """The API server could not be reached, or was silent too long; a retry may succeed."""
 
 
 def describe(error: Exception) -> str:
-    """The message of an error; a worker's own error without what carried it here."""
+    """Return the message of an error. For an error that a worker raised, omit the wrapper that carried it
+    here."""
     cause = getattr(error, "cause", None)
     inner = cause if isinstance(cause, Exception) else error
     if isinstance(inner, RljobError):
@@ -170,11 +172,11 @@ def describe(error: Exception) -> str:
 
 
 def stage_of_deadline(error: BaseException) -> str:
-    """Where somebody was waited for in vain: a stage, `dock` or `collective`; "" of any other error."""
+    """Return where a wait timed out: a stage, `dock` or `collective`; "" for any other error."""
     inner = getattr(error, "cause", None) or error
     if isinstance(inner, DeadlineError):
         return inner.stage or "deadline"
     if isinstance(inner, (DockTimeout, DockFull)):
         return "dock"
-    waited = isinstance(inner, (WorkerError, RuntimeError)) and TIMED_OUT.search(str(inner))
-    return "collective" if waited else ""
+    timed_out = isinstance(inner, (WorkerError, RuntimeError)) and TIMED_OUT.search(str(inner))
+    return "collective" if timed_out else ""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from example_plugin import install
 
-from rljob_runtime.extensions import Kind
+from rljob_runtime.extensions import ExtensionKind
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +32,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         info = tmp_path / f"{module}-1.2.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
-        lines = [f"[{Kind[kind].value}]\n{offered} = {module}" for kind, offered in offers.items()]
+        lines = [
+            f"[{ExtensionKind[kind].value}]\n{offered} = {module}"
+            for kind, offered in offers.items()
+        ]
         (info / "entry_points.txt").write_text("\n".join(f"{line}:make" for line in lines) + "\n")
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.delitem(sys.modules, module, raising=False)

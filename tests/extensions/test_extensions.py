@@ -15,7 +15,7 @@ from rljob_api.check.run_rules import refusals
 from rljob_api.spec.workload import Data, Reward
 from rljob_api.topology.resolved import ResolvedSpec, resolve
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.extensions import Kind, Use, load, missing, packages
+from rljob_runtime.extensions import ExtensionKind, ExtensionUse, load, missing_extensions, packages
 from rljob_runtime.rollout.rollout_table import make_rollout
 from rljob_runtime.run.run_request import spec_digest
 from rljob_runtime.task.data.data_problems import data_problems
@@ -55,7 +55,7 @@ def spec(**sections: Any) -> ResolvedSpec:
 
 
 def test_a_job_with_a_package_is_valid_where_the_package_is_not_installed() -> None:
-    problems = missing(spec(**NAMED))
+    problems = missing_extensions(spec(**NAMED))
 
     assert [problem.path for problem in problems] == [
         "spec.rollout.engine",
@@ -70,7 +70,7 @@ def test_a_job_with_a_package_is_valid_where_the_package_is_not_installed() -> N
 
 @pytest.mark.usefixtures("plugin")
 def test_an_installed_package_lacks_nothing_and_is_named_with_its_version() -> None:
-    assert missing(spec(**NAMED)) == []
+    assert missing_extensions(spec(**NAMED)) == []
     assert packages(spec(**NAMED)) == {"rljob-example-plugin": "0.1.0"}
 
 
@@ -82,14 +82,14 @@ def test_every_job_of_the_example_package_can_run_where_it_is_installed(
     monkeypatch.setenv("PYTHONPATH", path_with(installed))  # of the processes that play its game
     found = load_job(file)
 
-    assert missing(found.spec) == []
+    assert missing_extensions(found.spec) == []
     assert refusals(resolve(found)) == []
     assert data_problems(found.spec.data, base_dir=PLUGIN) == []
 
 
 @pytest.mark.usefixtures("plugin")
 def test_a_misspelt_name_is_told_with_the_installed_ones() -> None:
-    (problem,) = missing(spec(**NAMED | {"rollout": {"engine": "example.loged"}}))
+    (problem,) = missing_extensions(spec(**NAMED | {"rollout": {"engine": "example.loged"}}))
 
     assert "did you mean 'example.logged'?" in problem.message
     assert "Installed: example.logged (entry points rljob.rollout_engines)" in problem.message
@@ -98,14 +98,16 @@ def test_a_misspelt_name_is_told_with_the_installed_ones() -> None:
 def test_the_page_on_extending_names_every_group_of_entry_points() -> None:
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 
-    assert all(f"`{kind}`" in page for kind in Kind)
+    assert all(f"`{kind}`" in page for kind in ExtensionKind)
 
 
 def test_a_name_that_two_packages_offer_is_refused(package: Any) -> None:
     package("make = dict", name="acme-one", REWARD="acme.r")
     package("make = dict", name="acme-two", REWARD="acme.r")
 
-    (problem,) = missing(spec(**BUILT_IN | {"rewards": [{"name": "r", "type": "acme.r"}]}))
+    (problem,) = missing_extensions(
+        spec(**BUILT_IN | {"rewards": [{"name": "r", "type": "acme.r"}]})
+    )
 
     assert re.search(r"acme-(one|two) and acme-(one|two) offer; uninstall one", problem.message)
 
@@ -121,7 +123,7 @@ def test_a_broken_package_is_named(package: Any, code: str, told: str) -> None:
     package(code, REWARD="acme.r")
 
     with pytest.raises(ConfigError, match=told):
-        load(Use(path="spec.rewards[0].type", kind=Kind.REWARD, name="acme.r"))
+        load(ExtensionUse(path="spec.rewards[0].type", kind=ExtensionKind.REWARD, name="acme.r"))
 
 
 def test_an_engine_without_a_method_is_refused_before_it_is_used(package: Any) -> None:

@@ -259,7 +259,7 @@ def test_a_model_with_a_tower_is_a_critic_of_what_transformers_sees(
     assert not untrained.any()
     begins, count = len(batch.prompts[2]) - 1, len(batch.responses[sample])
     expected = (hidden @ critic.score.weight[0])[begins : begins + count]
-    torch.testing.assert_close(batch.apart(values)[sample], expected, atol=2e-5, rtol=0)
+    torch.testing.assert_close(batch.split_by_sample(values)[sample], expected, atol=2e-5, rtol=0)
 
     config = scorer_config(read_config(path), critic.architecture)
     save_hf(critic.named_hf_parameters(), source=path, config=config, folder=tmp_path / "critic")

@@ -418,7 +418,7 @@ async def test_the_condition_says_what_a_driver_tells_of_its_alarms(tmp_path: Pa
     told = []
     async with aiohttp.ClientSession() as session:
         for step, cut in enumerate([0.75] * 5 + [0.0], 1):
-            alarm_actions.look(step, {"response_length/clipped_share": cut})
+            alarm_actions.observe(step, {"response_length/clipped_share": cut})
             report = await ask_driver(session, f"http://127.0.0.1:{server.port}", "token")
             assert report is not None
             seen = running() if not told else replace(running(), status=told[-1])
@@ -591,7 +591,7 @@ async def test_a_driver_that_is_asked_tells_what_it_was_doing_and_where_its_stac
     @dataclass(frozen=True)
     class Looked:
         folder: Path | None
-        found: str = "missing: reward-0 is in score (task/rewards/scorer_pool.py:91)"
+        missing_text: str = "missing: reward-0 is in score (task/rewards/scorer_pool.py:91)"
         waits: str = "device-0: waits 61.3 s in all_reduce"
 
     def dump(deadline: str, why: str) -> Looked:
@@ -606,7 +606,7 @@ async def test_a_driver_that_is_asked_tells_what_it_was_doing_and_where_its_stac
         wrong = await ask_stacks(session, url, "token", deadline="", message="no step")
     server.close()
 
-    assert told == f"{Looked.found}; {Looked.waits}; stacks and dock: {folder}"
+    assert told == f"{Looked.missing_text}; {Looked.waits}; stacks and dock: {folder}"
     assert (refused, wrong) == ("", "")
     assert asked == [("progress", "no step")]
 

@@ -12,7 +12,7 @@ from rljob_api.check.load import load_job
 from rljob_api.spec.json_text import read_json
 from rljob_runtime.cli.ray_address import check_ray_answers
 from rljob_runtime.errors import ConfigError, WorkerError
-from rljob_runtime.run.run_place import run_place
+from rljob_runtime.run.run_place import prepare_run_directory
 from rljob_runtime.run.run_request import RunRequest
 from rljob_runtime.task.data.rows import read_lines
 
@@ -40,7 +40,7 @@ def test_a_folder_with_an_unrelated_file_is_no_run(
     )
 
     with pytest.raises(ConfigError, match=message):
-        run_place(request)
+        prepare_run_directory(request)
 
 
 def test_a_ray_cluster_that_is_gone_is_named_with_its_variable() -> None:

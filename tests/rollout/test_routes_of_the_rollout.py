@@ -34,7 +34,7 @@ def batch_of(
         prompts=[torch.tensor(group.token_ids) for group in groups],
         group_of_B=torch.arange(len(groups)).repeat_interleave(len(groups[0].uids)),
         responses=[text[kept] for text, kept in zip(whole, drawn, strict=True)],
-        whole=whole,
+        full_responses=whole,
         drawn=drawn,
         routes=rows if routed else [],
     )

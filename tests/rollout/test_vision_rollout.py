@@ -67,7 +67,7 @@ def batch_of(groups: list[PromptGroup], found: dict[str, Generated]) -> SampleBa
         prompts=[torch.tensor(group.token_ids) for group in groups],
         group_of_B=torch.tensor([g for g, group in enumerate(groups) for _ in group.uids]),
         responses=[torch.tensor(drawn_ids(sample)) for sample in samples] if turns else whole,
-        whole=whole if turns else [],
+        full_responses=whole if turns else [],
         drawn=[torch.tensor(sample.drawn) for sample in samples] if turns else [],
         pictures=[group.pictures for group in groups],
     )
@@ -180,7 +180,7 @@ def test_a_sample_goes_on_behind_what_it_has_begun(saved: tuple[Any, Path]) -> N
 
 def test_a_sample_goes_on_behind_a_picture_that_a_tool_showed(saved: tuple[Any, Path]) -> None:
     path, batch = saved[1], make_pictured_batch()
-    group, begun = int(batch.group_of_B[6]), batch.whole[6][:-2]
+    group, begun = int(batch.group_of_B[6]), batch.full_responses[6][:-2]
     drawn = batch.drawn[6][:-2]
     asked = PromptGroup(
         group="2",
@@ -202,7 +202,7 @@ def test_a_sample_goes_on_behind_a_picture_that_a_tool_showed(saved: tuple[Any, 
         prompts=[batch.prompts[group]],
         group_of_B=torch.tensor([0]),
         responses=[torch.cat([begun[drawn], new])],
-        whole=[torch.cat([begun, new])],
+        full_responses=[torch.cat([begun, new])],
         drawn=[torch.cat([drawn, torch.ones(len(new), dtype=torch.bool)])],
         pictures=[batch.pictures[group]],
         text_pictures=[batch.text_pictures[6]],

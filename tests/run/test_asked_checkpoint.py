@@ -16,10 +16,10 @@ from rljob_runtime.run.stages import BatchCalls
 class AskedDriver(ToldDriver):
     """Asked while its second step is under way."""
 
-    def trained(self, calls: BatchCalls) -> None:
+    def batch_trained(self, calls: BatchCalls) -> None:
         if calls.batch.step == 2:
-            self.asked_to_save.set()
-        super().trained(calls)
+            self.save_requested.set()
+        super().batch_trained(calls)
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=[flow["mode"] for flow in FLOWS])

@@ -44,10 +44,10 @@ from rljob_runtime.record.reports import SyncReport
 from rljob_runtime.record.spans import StageSpan
 from rljob_runtime.run.driver import Driver
 from rljob_runtime.run.loop import run_steps
-from rljob_runtime.run.scale_requests import Asked, ScaleRequests
+from rljob_runtime.run.scale_requests import ScaleRequest, ScaleRequests
 from rljob_runtime.run.stages import BatchCalls
-from rljob_runtime.run.stragglers import Slow
-from rljob_runtime.run.succession import Position, Taken
+from rljob_runtime.run.stragglers import Straggler
+from rljob_runtime.run.succession import DriverState, Takeover
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.worker.device_role import DeviceRole
 from rljob_runtime.worker.transfers import Transfer
@@ -309,13 +309,13 @@ class Process:
 class TellingDriver(Driver):
     """Reports have no figures here: a step's event has its number alone. Device 1 is slow in step 2."""
 
-    def tell_step(self, calls: BatchCalls, seconds: float) -> None:
+    def report_step(self, calls: BatchCalls, seconds: float) -> None:
         self.stages.wait("memory", [*calls.peaks.values()], interruptible=False)
         self.stages.wait("statistics", [*calls.traffic, *calls.moved.values()], interruptible=False)
         self.step_seconds.append(seconds)
         self.log.write(StepEvent(step=self.step, seconds=seconds, metrics={}))
         if self.step == 2:
-            slow = Slow(state="update", unit=(1,), factor=3.0, steps=5)
+            slow = Straggler(state="update", unit=(1,), factor=3.0, steps=5)
             self.stragglers.watch.slow["update", (1,)] = slow
 
 
@@ -327,8 +327,8 @@ class Content(ScaleRequests):
         super().__init__(job)
 
     @property
-    def asked(self) -> Asked:
-        return Asked(count=len(self._actors.members), turn=0, time=0.0)
+    def latest(self) -> ScaleRequest:
+        return ScaleRequest(count=len(self._actors.members), turn=0, time=0.0)
 
 
 def live(processes: Processes, folder: Path, changes: dict[str, Any]) -> list[Event]:
@@ -363,15 +363,17 @@ def live(processes: Processes, folder: Path, changes: dict[str, Any]) -> list[Ev
     folder.mkdir()
     log = EventLog(folder / "events.jsonl")
     driver = driver_with(job, actors, log, folder)
-    kept = [Position.of(driver)]
-    driver.keep = lambda: kept.append(Position.of(driver))
+    kept = [DriverState.of(driver)]
+    driver.persist = lambda: kept.append(DriverState.of(driver))
     try:
         run_steps(driver)
     except Killed:
         position = pickle.loads(pickle.dumps(kept[-1]))
         driver = driver_with(job, actors, log, folder)
-        position.give(driver)
-        run_steps(driver, Taken(position=position, seen="killed", since=time.time(), saved=-1))
+        position.apply_to(driver)
+        run_steps(
+            driver, Takeover(state=position, description="killed", since=time.time(), saved=-1)
+        )
     log.close()
 
     whole = [(step, i) for step in range(1, 5) for i in range(SAMPLES)]

@@ -106,7 +106,7 @@ def live(job: RLJob, folder: Path, world: LastingWorld, link: KeptHere) -> None:
     """One driver's life."""
     succession = Succession(link)  # type: ignore[arg-type]
     store = CheckpointStore(folder=folder / "checkpoints", keep=9)
-    if not succession.joins:
+    if not succession.continues_workers:
         store.recover()
         succession.begin(folder, resumed_from=None)
     log = CountedLog(folder / "events.jsonl", world.boundaries)

@@ -37,7 +37,7 @@ def test_a_device_joins_between_two_steps_and_leaves_between_two_others(begin) -
     run = begin()
 
     run.requests.ask(2)
-    run.elastic.look()
+    run.elastic.poll()
     joining = run.requests.report()
     run.step_until(lambda: run.requests.report().ready == 2)
     grown, group, free = run.requests.report(), run.group(), run.pool.workers.free
@@ -172,7 +172,7 @@ def test_a_device_that_never_gets_ready_is_given_up_at_the_deadline(begin) -> No
 
     run.requests.ask(2)
     run.step()
-    (joiner,) = run.elastic.joiners.coming.values()
+    (joiner,) = run.elastic.joiners.starting.values()
     run.step_until(lambda: joiner.started == 0)
     now = 601.0
     run.step()

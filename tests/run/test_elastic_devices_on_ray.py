@@ -77,7 +77,7 @@ def test_a_device_joins_between_two_steps_and_leaves_between_two_others(begin) -
     run = begin()
 
     run.requests.ask(2)
-    run.elastic.look()
+    run.elastic.poll()
     joining = run.requests.report()
     run.step_until(lambda: run.requests.report().ready == 2)
     grown, group = run.requests.report(), run.group()

@@ -12,7 +12,7 @@ from stand_in_devices import Plan, Run
 from workers_here import WorkersHere
 
 from rljob_runtime.errors import DeadlineError, WorkerFailed
-from rljob_runtime.run.left_out import tell_waits
+from rljob_runtime.run.left_out import warn_of_missing_nodes
 from rljob_runtime.run.lost_rollouts import LostRollouts
 
 WHERE = "rljob_runtime.run.lost_rollouts"
@@ -133,9 +133,9 @@ def test_devices_that_train_and_are_waited_for_are_told(
     members, started = run.actors.members, run.actors.members[1].worker.address()
     places(run, 1)
 
-    tell_waits(members, [started], pool=run.pool, log=run.log)
+    warn_of_missing_nodes(members, [started], pool=run.pool, log=run.log)
     before = run.events("warning")
-    tell_waits(members, [started, Future()], pool=run.pool, log=run.log)
+    warn_of_missing_nodes(members, [started, Future()], pool=run.pool, log=run.log)
 
     assert before == []
     (told,) = run.events("warning")

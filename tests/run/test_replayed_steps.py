@@ -13,7 +13,7 @@ from whole_runs import run
 
 from rljob_api.spec.exit_codes import ExitCode
 from rljob_runtime.cli.main import app
-from rljob_runtime.run.branches import Branched, verdict
+from rljob_runtime.run.branches import BranchSource, verdict
 
 pytestmark = [pytest.mark.run]
 
@@ -59,7 +59,7 @@ def test_a_run_is_replayed_and_forked(
     assert "step 3 of" in proven[1]
     assert "proven from step 2 on" in proven[1]
     assert forked[0] == ExitCode.DONE, forked[1]
-    own, other = Branched.of(whole).steps(), Branched.of(fork).steps()
+    own, other = BranchSource.of(whole).steps(), BranchSource.of(fork).steps()
     assert own[2].digest == other[2].digest
     a, b = own[3].digest, other[3].digest
     assert a is not None and b is not None
@@ -72,7 +72,7 @@ def test_a_run_is_replayed_and_forked(
 
 def _is_refuted_where_changed(whole: Path, replayed: Path) -> None:
     """What a changed log is found out by."""
-    told, found = Branched.of(whole).steps(), {3: Branched.of(replayed).steps()[3]}
+    told, found = BranchSource.of(whole).steps(), {3: BranchSource.of(replayed).steps()[3]}
     digest, metrics = told[3].digest, told[3].metrics
     assert digest is not None
     seed = replace(told[3], digest=replace(digest, batch="0" * 32, weights="0" * 16))

@@ -22,11 +22,11 @@ BAD = 4
 class CollapsingDriver(ToldDriver):
     """Steps are healthy, but that on the fourth draw of prompts."""
 
-    def tell_step(self, calls: BatchCalls, seconds: float) -> None:
-        super().tell_step(calls, seconds)
+    def report_step(self, calls: BatchCalls, seconds: float) -> None:
+        super().report_step(calls, seconds)
         draw = calls.batch.draw
         self.log.write(ProgressEvent(message=f"draw {draw}"))
-        self.alarm_actions.look(self.step, {"entropy": 0.0 if draw == BAD else 0.5})
+        self.alarm_actions.observe(self.step, {"entropy": 0.0 if draw == BAD else 0.5})
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=[flow["mode"] for flow in FLOWS])

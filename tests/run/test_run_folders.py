@@ -5,7 +5,7 @@ import yaml
 
 from rljob_api.check.load import load_job
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.run.run_place import run_place
+from rljob_runtime.run.run_place import prepare_run_directory
 from rljob_runtime.run.run_request import RunRequest
 
 
@@ -26,13 +26,13 @@ def test_a_folder_that_holds_a_run_is_refused(job_file, tmp_path):
     (folder / "events.jsonl").touch()
 
     with pytest.raises(ConfigError, match="holds a run already; add --resume"):
-        run_place(request(job_file(), folder))
+        prepare_run_directory(request(job_file(), folder))
 
 
 def test_what_a_run_leaves_that_died_before_its_first_event_is_no_run(job_file, tmp_path):
     folder = tmp_path / "run"
-    run_place(request(job_file(), folder))
+    prepare_run_directory(request(job_file(), folder))
     (folder / "driver-0.log").write_text("Killed")
 
-    assert run_place(request(job_file(steps=5), folder)).folder == folder
+    assert prepare_run_directory(request(job_file(steps=5), folder)).folder == folder
     assert yaml.safe_load((folder / "rljob.yaml").read_text())["spec"]["steps"] == 5

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rljob_api.spec.engines import UpdateParallelism
 from rljob_api.topology.devices import UpdateDegrees
 from rljob_api.topology.second_copies import held_alone, second_holders
-from rljob_runtime.run.shard_holders import alike, sources
+from rljob_runtime.run.shard_holders import plan_transfers, shard_holders
 from rljob_runtime.worker.transfers import Transfer
 
 WEIGHTS, STATE = "policy/weights", "policy/state"
@@ -19,7 +19,7 @@ def layout(**degrees: int) -> UpdateParallelism:
 
 
 def of_policy(ranks: int, **degrees: int) -> dict[str, list[frozenset[int]]]:
-    return alike({"policy": layout(**degrees)}, ranks)
+    return shard_holders({"policy": layout(**degrees)}, ranks)
 
 
 def transfers(*parts: str, copied: bool = False, **givers: int) -> list[Transfer]:
@@ -48,7 +48,7 @@ def test_shards_of_the_optimizer_and_experts_are_held_once_a_copy() -> None:
 
 
 def test_both_models_have_their_own_holders() -> None:
-    found = alike({"policy": layout(data=2), "critic": layout(data=1, tensor=2)}, 2)
+    found = shard_holders({"policy": layout(data=2), "critic": layout(data=1, tensor=2)}, 2)
 
     assert found["policy/state"] == [{0, 1}, {0, 1}]
     assert found["critic/state"] == [{0}, {1}]
@@ -65,7 +65,7 @@ def test_what_is_held_alone_is_what_nobody_else_holds(
     chosen = layout(data=data, context=context, expert=expert, zero=zero)
     ranks = data * context
 
-    found = alike({"policy": chosen}, ranks)
+    found = shard_holders({"policy": chosen}, ranks)
 
     alone = held_alone(UpdateDegrees.model_validate(dict(chosen)))
     for part, same in found.items():
@@ -75,28 +75,28 @@ def test_what_is_held_alone_is_what_nobody_else_holds(
 
 def test_all_go_on_after_the_latest_step_that_is_whole_somewhere() -> None:
     def found(after: dict[int, int | None]) -> tuple[int, list[Transfer]] | None:
-        return sources(of_policy(4, data=2, tensor=2), after, {}, copied=(), known=STEPS)
+        return plan_transfers(of_policy(4, data=2, tensor=2), after, {}, copied=(), reachable=STEPS)
 
     assert found({0: 7, 1: 7, 2: 7}) == (7, transfers(*BOTH, rank_3=1))
     assert found({0: 7, 1: 7, 2: 6, 3: 8}) == (7, transfers(*BOTH, rank_2=0, rank_3=1))
     assert found({0: None, 1: 7, 3: 7}) is None
-    assert sources(of_policy(2, data=2), {0: None}, {}, copied=(), known=STEPS) is None
+    assert plan_transfers(of_policy(2, data=2), {0: None}, {}, copied=(), reachable=STEPS) is None
 
 
 def test_the_next_rank_gives_its_copy_where_nobody_holds_the_same() -> None:
     same, copies = of_policy(2, tensor=2, data=1), {0: {0: [6, 7], 1: [6, 7]}}
 
-    assert sources(same, {0: 7}, copies, copied=BOTH, known=STEPS) == (
+    assert plan_transfers(same, {0: 7}, copies, copied=BOTH, reachable=STEPS) == (
         7,
         transfers(*BOTH, copied=True, rank_1=0),
     )
-    assert sources(same, {0: 7}, {0: {1: []}}, copied=BOTH, known=STEPS) is None
+    assert plan_transfers(same, {0: 7}, {0: {1: []}}, copied=BOTH, reachable=STEPS) is None
 
 
 def test_with_zero_1_weights_come_from_a_replica_and_the_state_from_the_copy() -> None:
     same, copies = of_policy(3, data=3, zero=1), {0: {2: [7]}}
 
-    found = sources(same, {0: 7, 1: 7}, copies, copied=[STATE], known=STEPS)
+    found = plan_transfers(same, {0: 7, 1: 7}, copies, copied=[STATE], reachable=STEPS)
 
     replica = Transfer(part=WEIGHTS, giver=0, taker=2, copied=False)
     assert found == (7, [replica, Transfer(part=STATE, giver=0, taker=2, copied=True)])
@@ -106,23 +106,23 @@ def test_all_step_back_where_the_last_copy_did_not_come_whole() -> None:
     same = of_policy(2, data=2, zero=3)
     copies = {0: {0: [7], 1: [6]}, 1: {0: [6, 7]}}
 
-    assert sources(same, {0: 7}, copies, copied=BOTH, known={6, 7, 8}) == (
+    assert plan_transfers(same, {0: 7}, copies, copied=BOTH, reachable={6, 7, 8}) == (
         6,
         transfers(*BOTH, copied=True, rank_0=1) + transfers(*BOTH, copied=True, rank_1=0),
     )
-    assert sources(same, {0: 7}, copies, copied=BOTH, known={7, 8}) is None
+    assert plan_transfers(same, {0: 7}, copies, copied=BOTH, reachable={7, 8}) is None
 
 
 def test_with_zero_1_a_step_back_has_no_weights() -> None:
     same, copies = of_policy(2, data=2, zero=1), {0: {0: [6], 1: [6]}}
 
-    assert sources(same, {0: 7}, copies, copied=[STATE], known=STEPS) is None
+    assert plan_transfers(same, {0: 7}, copies, copied=[STATE], reachable=STEPS) is None
 
 
 def test_a_process_that_finds_its_own_copy_takes_that() -> None:
     same, copies = of_policy(1, data=1), {0: {0: [6, 7]}}
 
-    found = sources(same, {}, copies, copied=BOTH, known=STEPS)
+    found = plan_transfers(same, {}, copies, copied=BOTH, reachable=STEPS)
 
     assert found == (7, transfers(*BOTH, copied=True, rank_0=0))
 
@@ -155,7 +155,7 @@ def test_who_gives_holds_the_same_after_that_very_step(
 ) -> None:
     data, tensor, pipeline = degrees
     same = of_policy(4, data=data, tensor=tensor, pipeline=pipeline)
-    found = sources(same, after, {}, copied=(), known=STEPS)
+    found = plan_transfers(same, after, {}, copied=(), reachable=STEPS)
     if found is None:
         for step in (4, 5):
             holders = {rank for rank, at in after.items() if at == step}

@@ -26,12 +26,12 @@ from rljob_runtime.run.stragglers import (
     LEAST_SECONDS,
     WINDOWS_APART,
     LeaveSlow,
-    Slow,
-    Stragglers,
+    Straggler,
+    StragglerActions,
     StragglerWatch,
     Unit,
+    device_work,
     moved_rows,
-    own_work,
     slowness,
 )
 from rljob_runtime.samples.batches import BatchName
@@ -54,7 +54,7 @@ def looked(
     """What is told at which step."""
     told = []
     for step, work in enumerate(steps, 1):
-        found, over = watch.look([(state, work)])
+        found, over = watch.observe([(state, work)])
         told += [(step, "slow", slow.unit) for slow in found]
         told += [(step, "over", slow.unit) for slow in over]
     return told
@@ -172,7 +172,7 @@ def test_what_is_told_is_the_median_of_what_was_found() -> None:
     looked(watch, [units(1.0, 3.0), units(1.0, 9.0), units(1.0, 4.0)])
 
     (slow,) = watch.slow.values()
-    assert slow == Slow(state="generate", unit=(1,), factor=4.0, steps=3)
+    assert slow == Straggler(state="generate", unit=(1,), factor=4.0, steps=3)
 
 
 def test_states_are_apart_and_devices_in_the_place_of_others_begin_anew() -> None:
@@ -205,12 +205,12 @@ def test_devices_that_share_a_model_are_one_and_rounds_of_a_step_add_up() -> Non
     calls.devices["generate"] += again.devices["generate"]
     calls.of_stage["generate"] += again.of_stage["generate"]
 
-    assert own_work(calls, "generate", 2, 2) == {(2, 3): own(2, 50, 8), (4, 5): own(5, 20, 5)}
-    assert own_work(calls, "update", 1, 0) == {}
+    assert device_work(calls, "generate", 2, 2) == {(2, 3): own(2, 50, 8), (4, 5): own(5, 20, 5)}
+    assert device_work(calls, "update", 1, 0) == {}
 
 
 @pytest.fixture
-def stragglers(tmp_path: Path) -> Stragglers:
+def stragglers(tmp_path: Path) -> StragglerActions:
     """Of a job of two devices that replaces those that are slow in three steps in a row."""
     spec = SMALL_JOB["spec"] | {"stragglers": {"steps": 3, "action": "replace"}}
     roles = [SimpleNamespace(rank=rank) for rank in range(2)]
@@ -218,29 +218,29 @@ def stragglers(tmp_path: Path) -> Stragglers:
     members: Any = [
         SimpleNamespace(role=role, place=place) for role, place in zip(roles, places, strict=True)
     ]
-    return Stragglers(
+    return StragglerActions(
         job=resolve(read_job({**SMALL_JOB, "spec": spec})),
         actors=SimpleNamespace(members=members),  # type: ignore[arg-type]
         log=EventLog(tmp_path / "events.jsonl"),
     )
 
 
-def told(stragglers: Stragglers) -> list[tuple[int, str, list[str]]]:
+def told(stragglers: StragglerActions) -> list[tuple[int, str, list[str]]]:
     events: list[Any] = list(read_events(stragglers.log.path))
     return [(event.step, event.status, event.hosts) for event in events]
 
 
-def test_who_is_slow_is_left_once_in_many_steps(stragglers: Stragglers) -> None:
+def test_who_is_slow_is_left_once_in_many_steps(stragglers: StragglerActions) -> None:
     def steps(first: int, last: int) -> None:
         for step in range(first, last + 1):
-            stragglers.look(step, batch("update", own(1.0), own(3.0)))
+            stragglers.observe(step, batch("update", own(1.0), own(3.0)))
 
     steps(1, 3)
     with pytest.raises(LeaveSlow) as left:
-        stragglers.leave(3)
-    stragglers.have_left(3, [1])
+        stragglers.raise_if_due(3)
+    stragglers.mark_replaced(3, [1])
     steps(4, 10)
-    stragglers.leave(10)
+    stragglers.raise_if_due(10)
 
     assert [member.role.rank for member in left.value.members] == [1]
     assert str(left.value) == "3.0 times its peers' time in update, 3 steps in a row"
@@ -253,11 +253,11 @@ def test_who_is_slow_is_left_once_in_many_steps(stragglers: Stragglers) -> None:
     assert stragglers.due(3 + 3 * WINDOWS_APART) != []
 
 
-def test_a_device_that_has_left_is_slow_no_more(stragglers: Stragglers) -> None:
+def test_a_device_that_has_left_is_slow_no_more(stragglers: StragglerActions) -> None:
     for step in range(1, 4):
-        stragglers.look(step, batch("update", own(1.0), own(3.0)))
+        stragglers.observe(step, batch("update", own(1.0), own(3.0)))
     del stragglers.actors.members[1]
-    stragglers.look(4, batch("update", own(1.0)))
+    stragglers.observe(4, batch("update", own(1.0)))
 
     assert [status for _, status, _ in told(stragglers)] == ["slow", "over"]
     assert stragglers.due(4) == []
@@ -293,22 +293,24 @@ def test_a_link_is_that_of_all_devices_of_a_host_that_move_the_same() -> None:
     ]
 
 
-def test_a_link_that_lost_more_than_half_its_rate_is_told_and_left(stragglers: Stragglers) -> None:
+def test_a_link_that_lost_more_than_half_its_rate_is_told_and_left(
+    stragglers: StragglerActions,
+) -> None:
     for step, seconds in enumerate((0.4, 0.9, 0.9, 0.9), 1):
         calls = batch("update", own(1.0), own(1.0))
         calls.moved = {
             0: moved(0.4, 10**9, state="update"),
             1: moved(seconds, 10**9, state="update"),
         }
-        stragglers.look(step, calls)
+        stragglers.observe(step, calls)
 
     with pytest.raises(LeaveSlow, match=r"2\.2 times its peers' time in link, 3 steps in a row"):
-        stragglers.leave(4)
+        stragglers.raise_if_due(4)
     assert told(stragglers) == [(4, "slow", ["node-1"])]
 
 
 def test_a_link_between_two_devices_is_told_by_second_copies_and_its_ends_are_not_left(
-    stragglers: Stragglers,
+    stragglers: StragglerActions,
 ) -> None:
     size = 10**9
     for step, seconds in enumerate((0.4, 0.9, 0.9, 0.9), 1):
@@ -317,9 +319,9 @@ def test_a_link_between_two_devices_is_told_by_second_copies_and_its_ends_are_no
         calls.of_stage["update"] = [Future(), Future()]
         for call, received in zip(calls.of_stage["update"], of_ranks, strict=True):
             call.set_result(SimpleNamespace(span=None, received=received))
-        stragglers.look(step, calls)
+        stragglers.observe(step, calls)
 
-    stragglers.leave(4)
+    stragglers.raise_if_due(4)
     (event,) = read_events(stragglers.log.path)
     assert isinstance(event, StragglerEvent)
     assert (event.step, event.state, event.devices) == (4, "copy", [0, 1])

@@ -142,13 +142,13 @@ stop = StopRequest()
 with stop_signals(stop, from_above=True):
     link.ask("listens")
     os.kill(os.getpid(), signal.SIGTERM)
-    assert not stop.asked
+    assert not stop.requested
     os.kill(os.getppid(), signal.SIGTERM)
     deadline = time.monotonic() + 30
-    while not stop.asked and time.monotonic() < deadline:
+    while not stop.requested and time.monotonic() < deadline:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGTERM)
-sys.exit(20 + stop.asked)
+sys.exit(20 + stop.requested)
 """
     own = supervisor(tmp_path, body)
 

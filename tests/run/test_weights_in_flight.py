@@ -51,7 +51,9 @@ def driver(world: World, folder: Path) -> Driver:
 
 def generating(driver: Driver) -> Delivery:
     """Step 1 is done, and batch 2 is being generated."""
-    ahead = RunAhead(done=1, held=0, steps=4, max_staleness=2, in_flight=True, generating=2)
+    ahead = RunAhead(
+        done=1, rollout_version=0, steps=4, max_staleness=2, in_flight=True, generating=2
+    )
     return Delivery(stages=driver.stages, run_ahead=ahead)
 
 
@@ -69,13 +71,13 @@ def test_a_version_is_sent_then_switched_to_and_told(
 
     for action in ahead.next():
         assert action == ("send", 1)
-        found.begin(1)
-        ahead.begun(action)
-    found.look()
-    assert (ahead.sending, ahead.switching, ahead.held) == (None, 1, 0)
+        found.start(1)
+        ahead.action_started(action)
+    found.poll()
+    assert (ahead.sending, ahead.switching, ahead.rollout_version) == (None, 1, 0)
     found.finish()
 
-    assert (ahead.switching, ahead.held, found.stages.held) == (None, 1, 1)
+    assert (ahead.switching, ahead.rollout_version, found.stages.rollout_version) == (None, 1, 1)
     assert world.sent == [1]
     (event,) = told(tmp_path)
     assert (event["step"], event["received_seconds"], event["switch_seconds"]) == (1, 1.0, 0.5)
@@ -88,14 +90,14 @@ def test_devices_that_hold_other_weights_after_it_stop_the_run(
     boundaries: Boundaries, tmp_path: Path
 ) -> None:
     found = generating(driver(OtherWorld(boundaries), tmp_path))
-    found.begin(1)
-    found.run_ahead.begun(("send", 1))
-    found.look()
+    found.start(1)
+    found.run_ahead.action_started(("send", 1))
+    found.poll()
 
     with pytest.raises(WorkerError, match="weights version 1 differ between devices"):
-        found.look()
+        found.poll()
 
-    assert found.run_ahead.held == 0
+    assert found.run_ahead.rollout_version == 0
     assert not told(tmp_path)
 
 
@@ -104,24 +106,24 @@ def test_devices_that_do_not_get_it_in_time_are_counted(
 ) -> None:
     found = generating(driver(SlowWorld(boundaries), tmp_path))
     limit = found.stages.job.spec.flow.stage_timeout_seconds
-    found.begin(1)
-    found.run_ahead.begun(("send", 1))
+    found.start(1)
+    found.run_ahead.action_started(("send", 1))
     found.since -= limit - 5
 
-    found.look()
+    found.poll()
     found.since -= 10
     with pytest.raises(WorkerError, match=r"stage sync: 1 of 1 workers .* within \d+ s"):
-        found.look()
+        found.poll()
 
 
 def test_what_a_device_raises_while_weights_come_ends_the_wait(
     boundaries: Boundaries, tmp_path: Path
 ) -> None:
     found = generating(driver(LostWorld(boundaries), tmp_path))
-    found.begin(1)
-    found.run_ahead.begun(("send", 1))
+    found.start(1)
+    found.run_ahead.action_started(("send", 1))
 
     with pytest.raises(WorkerError, match="device 1 is gone"):
-        found.look()
+        found.poll()
 
-    assert (found.run_ahead.sending, found.run_ahead.held) == (1, 0)
+    assert (found.run_ahead.sending, found.run_ahead.rollout_version) == (1, 0)

@@ -56,7 +56,7 @@ def test_samples_are_what_was_written(shared_memory: str, warehouses: int) -> No
     whole = [torch.tensor(tokens[i], dtype=torch.int64) for i in order]
     assert _same(found.prompts, [torch.tensor(PROMPTS[g]).long() for g in (1, 0, 2)])
     assert torch.equal(found.group_of_B, torch.tensor([0, 1, 2, 1, 2]))
-    assert _same(found.whole, whole)
+    assert _same(found.full_responses, whole)
     assert _same(found.drawn, kept)
     assert _same(found.responses, [text[mask] for text, mask in zip(whole, kept, strict=True)])
     assert _same(found.routes, [torch.tensor(routes[i]) for i in order])

@@ -177,7 +177,7 @@ def test_the_alarm_names_the_file_with_the_rows(both, tmp_path):
     alarm_actions = guarding_of(tmp_path)
 
     with pytest.raises(GuardStop, match=f"nonFinite: not finite: .*; its batch: {file}"):
-        alarm_actions.look(1, reports[0].metrics, rows)
+        alarm_actions.observe(1, reports[0].metrics, rows)
 
     content = json.loads(file.read_text())
     assert content["step"] == 1
@@ -193,7 +193,7 @@ def test_of_the_files_the_last_ones_stay(tmp_path, monkeypatch):
 
     for step in range(1, 9):  # raised at every other step
         loss = math.nan if step % 2 else 0.1
-        alarm_actions.look(step, {"loss": loss}, [{"not_finite": ["loss"]}])
+        alarm_actions.observe(step, {"loss": loss}, [{"not_finite": ["loss"]}])
 
     names = sorted(file.name for file in (tmp_path / "bad-batches").iterdir())
     assert names == ["step-000005.json", "step-000007.json"]
@@ -203,7 +203,7 @@ def test_a_folder_that_cannot_be_written_stops_nobody(tmp_path, caplog):
     (tmp_path / "bad-batches").write_text("in the way")
     alarm_actions = guarding_of(tmp_path, non_finite={"policy": "warn"})
 
-    alarm_actions.look(1, {"loss": math.nan}, [{"not_finite": ["loss"]}])
+    alarm_actions.observe(1, {"loss": math.nan}, [{"not_finite": ["loss"]}])
 
     (alarm,) = told_in(alarm_actions.log.path)
     assert "its batch" not in alarm.message

@@ -31,7 +31,7 @@ def with_answers(batch: SampleBatch, *, seed: int = 5) -> SampleBatch:
             text, mask = [*text, token], [*mask, True]
         whole.append(torch.tensor(text, dtype=torch.int64))
         drawn.append(torch.tensor(mask, dtype=torch.bool))
-    return replace(batch, whole=whole, drawn=drawn)
+    return replace(batch, full_responses=whole, drawn=drawn)
 
 
 def test_logprobs_and_entropies_are_those_of_drawn_tokens_behind_everything(bench: Any) -> None:
@@ -39,7 +39,9 @@ def test_logprobs_and_entropies_are_those_of_drawn_tokens_behind_everything(benc
 
     found = model.logprobs(batch, temperature=0.7, with_entropy=True)
 
-    everything = replace(batch, responses=batch.whole, whole=[], drawn=[], fields={})
+    everything = replace(
+        batch, responses=batch.full_responses, full_responses=[], drawn=[], fields={}
+    )
     expected = model.logprobs(everything, temperature=0.7, with_entropy=True)
     kept_T = torch.cat(batch.drawn)
     assert int((~kept_T).sum()) > 20
@@ -55,7 +57,9 @@ def test_the_gradient_is_that_of_a_loss_with_weights_0_on_tools_tokens(bench: An
     found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
     model.zero_grad()
-    everything = replace(batch, responses=batch.whole, whole=[], drawn=[], fields={})
+    everything = replace(
+        batch, responses=batch.full_responses, full_responses=[], drawn=[], fields={}
+    )
     all_T = torch.zeros(everything.num_tokens)
     all_T[torch.cat(batch.drawn)] = weights_T
     (model.logprobs(everything, temperature=1.0).logprobs_T * all_T).sum().backward()
@@ -69,7 +73,7 @@ def test_answers_at_the_very_end_of_what_is_read_change_nothing(bench: Any) -> N
     put = torch.tensor([1, 2, 3])
     longer = replace(
         batch,
-        whole=[torch.cat([r, put]) for r in batch.responses],
+        full_responses=[torch.cat([r, put]) for r in batch.responses],
         drawn=[torch.tensor([True] * len(r) + [False] * 3) for r in batch.responses],
     )
 
@@ -98,7 +102,7 @@ def test_every_algorithm_counts_drawn_tokens_alone(bench: Any, name: str) -> Non
 
 def test_answers_go_along_wherever_samples_go(bench: Any) -> None:
     batch = with_answers(bench.make_batch(3, 4))
-    routes = [torch.arange(3 * len(text)).to(torch.uint8) for text in batch.whole]
+    routes = [torch.arange(3 * len(text)).to(torch.uint8) for text in batch.full_responses]
     batch = replace(batch, routes=routes)
 
     parts = batch.by_group()
@@ -106,10 +110,10 @@ def test_answers_go_along_wherever_samples_go(bench: Any) -> None:
     sent = unpack(pack(batch))
 
     for other in (back, sent):
-        columns = ("whole", "drawn", "routes")
+        columns = ("full_responses", "drawn", "routes")
         for ours, theirs in ((getattr(batch, c), getattr(other, c)) for c in columns):
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-    assert count_tokens(batch) == sum(map(len, batch.whole)) + sum(map(len, batch.prompts))
+    assert count_tokens(batch) == sum(map(len, batch.full_responses)) + sum(map(len, batch.prompts))
     tokens_BS, _, predicts_BS = padded(batch)
     following_BS = torch.roll(tokens_BS, -1, 1)
     assert torch.equal(following_BS[predicts_BS], torch.cat(batch.responses))

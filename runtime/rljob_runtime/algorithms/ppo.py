@@ -22,7 +22,7 @@ from rljob_runtime.samples.sample import SampleBatch
 def prepare(samples: SampleBatch, params: PPOParams) -> None:
     """Add the field `advantages`."""
     estimates = estimate(samples, params)
-    samples.fields["advantages"] = samples.apart(estimates.advantages_T)
+    samples.fields["advantages"] = samples.split_by_sample(estimates.advantages_T)
 
 
 def loss(logprobs_T: Tensor, batch: SampleBatch, params: PPOParams, totals: Totals) -> LossOutput:
@@ -42,7 +42,7 @@ def loss(logprobs_T: Tensor, batch: SampleBatch, params: PPOParams, totals: Tota
 
 def prepare_critic(samples: SampleBatch, params: PPOParams) -> None:
     """Add the field `returns`, which `critic_loss` reads beside `values`."""
-    samples.fields["returns"] = samples.apart(estimate(samples, params).returns_T)
+    samples.fields["returns"] = samples.split_by_sample(estimate(samples, params).returns_T)
 
 
 def critic_loss(

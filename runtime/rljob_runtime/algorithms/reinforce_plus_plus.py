@@ -15,7 +15,7 @@ __all__ = ["loss", "prepare"]
 
 def prepare(samples: SampleBatch, params: ReinforcePlusPlusParams) -> None:
     """Add the field `advantages`: Σ_{s≥t} γ^{s−t}·r_s, not yet whitened; r is −β·KL, with R at the end."""
-    penalties = samples.apart(kl_penalty(samples, params))
+    penalties = samples.split_by_sample(kl_penalty(samples, params))
     samples.fields["advantages"] = [
         returns(float(reward), penalty_T, params.discount)
         for reward, penalty_T in zip(samples.scalars["reward"], penalties, strict=True)

@@ -34,4 +34,4 @@ def whiten(groups: Sequence[SampleBatch], add_up: Callable[[Tensor], None]) -> N
     variance = float(squares[0]) / (num_tokens - 1) if num_tokens > 1 else 1.0
     for group, one_T in zip(groups, own_T, strict=True):
         white_T = ((one_T - mean) * (variance + EPSILON) ** -0.5).float()
-        group.fields["advantages"] = group.apart(white_T)
+        group.fields["advantages"] = group.split_by_sample(white_T)

@@ -1,8 +1,8 @@
-"""A child process that is asked and answers in lines of JSON, and is killed at a deadline.
+"""A child process that receives and answers requests in lines of JSON, and is killed at a deadline.
 
-Used by the pools of rewards and of tools and by trackers, which run what may hang, crash, or is a user's. The
-process gets its configuration as its first line, and says that it is ready. It is a new Python, or a fork
-where this process forks its children (`forked_children`).
+Pools of rewards and of tools, and trackers, use it to run code that may hang or crash, or that the user
+wrote. The process gets its configuration as its first line, and answers that it is ready. It is a new Python,
+or a fork if this process forks its children (`forked_children`).
 """
 
 import contextlib
@@ -17,22 +17,22 @@ import tempfile
 import time
 from typing import IO, Any
 
-from rljob_runtime.children.forked_children import ForkedChild, forked
+from rljob_runtime.children.forked_children import ForkedChild, fork_child
 
 START_SECONDS = 120.0
 READ_BYTES = 65_536
 STACKS_SECONDS = 0.5
 MAX_STACKS_BYTES = 32 << 10
 END_SECONDS = 5.0
-"""How long a process may still be there after it closed its output, and after SIGKILL."""
+"""How long a process may still exist after it closed its output, and after SIGKILL."""
 
 log = logging.getLogger(__name__)
 
 
 class LineChild:
-    """One process of a module; started at once, and again at the first `send` after it was lost.
+    """One process of a module. It starts immediately, and again at the first `send` after it was lost.
 
-    config: its first line, an object. tells_stacks: the object gets `stacks`, the number of a file to which
+    config: its first line, an object. writes_stacks: the object gets `stacks`, the number of a file to which
     the process writes its threads' stacks at SIGUSR1. start_seconds: until it is ready. Raises StartFailed.
     """
 
@@ -41,7 +41,7 @@ class LineChild:
         module: str,
         config: str,
         *,
-        tells_stacks: bool = False,
+        writes_stacks: bool = False,
         start_seconds: float = START_SECONDS,
     ) -> None:
         self._module, self._config, self._start_seconds = module, config, start_seconds
@@ -49,27 +49,27 @@ class LineChild:
         self._unsent, self._buffer = b"", b""
         self._ready = False
         self._stacks: IO[bytes] | None = None
-        if tells_stacks:
+        if writes_stacks:
             self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 (as long as this child)
         self._start()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Ask; what the pipe does not take now goes out in `answer`, which tells too that the process has
+        """Send a request. `answer` writes what the pipe does not take now, and reports if the process has
         died. Raises StartFailed."""
         if self._process is None:
             self._start()
         self._write(json.dumps(message))
 
     def answer(self, deadline_seconds: float) -> dict[str, Any]:
-        """The next answer; `lost` with an error when the child hung (`hung`) or died."""
+        """Return the next answer; it is `lost` with an error if the child hung (`hung`) or died."""
         try:
-            return dict(json.loads(self._line(deadline_seconds)))
-        except _Lost as lost:
+            return dict(json.loads(self._read_line(deadline_seconds)))
+        except _ChildLost as lost:
             self.kill()
             return {"lost": True, "hung": lost.hung, "error": str(lost)}
 
     def kill(self) -> None:
-        """End the process with its process group, and reap it."""
+        """Kill the process with its process group, and reap it."""
         if self._process is None:
             return
         process, self._process, self._ready = self._process, None, False
@@ -91,8 +91,8 @@ class LineChild:
         self._unsent, self._buffer = b"", b""
 
     def stacks(self) -> tuple[str, str] | None:
-        """(process id, its threads' stacks); None where there is no process, or it tells none. From any
-        thread."""
+        """Return (process id, its threads' stacks); None if there is no process, or it writes none. May be
+        called from any thread."""
         process, file = self._process, self._stacks
         if process is None or file is None or not self._ready:
             return None
@@ -101,8 +101,8 @@ class LineChild:
         process.send_signal(signal.SIGUSR1)
         deadline = time.monotonic() + STACKS_SECONDS
         size = 0
-        while time.monotonic() < deadline and not (size and size == _size(file)):
-            size = _size(file)
+        while time.monotonic() < deadline and not (size and size == _file_size(file)):
+            size = _file_size(file)
             time.sleep(0.02)
         text = os.pread(file.fileno(), MAX_STACKS_BYTES, 0).decode(errors="replace")
         return str(process.pid), text or "did not answer"
@@ -110,14 +110,14 @@ class LineChild:
     def _start(self) -> None:
         stacks = self._stacks.fileno() if self._stacks else None
         self._selector = selectors.DefaultSelector()
-        self._process, stacks = forked(self._module, stacks=stacks) or _spawned(
+        self._process, stacks = fork_child(self._module, stacks=stacks) or _spawn_child(
             self._module, stacks=stacks
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         os.set_blocking(self._process.stdin.fileno(), False)
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
-        told = {"stacks": stacks} if stacks is not None else {}
-        self._write(json.dumps(json.loads(self._config) | told))
+        stacks_field = {"stacks": stacks} if stacks is not None else {}
+        self._write(json.dumps(json.loads(self._config) | stacks_field))
         answer = self.answer(self._start_seconds)
         if "refused" in answer:
             self.kill()
@@ -130,34 +130,36 @@ class LineChild:
         assert self._process is not None and self._process.stdin is not None
         waiting = bool(self._unsent)
         self._unsent += (line + "\n").encode()
-        if not waiting and not self._push():
+        if not waiting and not self._write_unsent():
             self._selector.register(self._process.stdin, selectors.EVENT_WRITE)
 
-    def _push(self) -> bool:
-        """Write what the pipe takes; whether nothing is left."""
+    def _write_unsent(self) -> bool:
+        """Write what the pipe takes, and return whether nothing is left."""
         assert self._process is not None and self._process.stdin is not None
         try:
             written = self._process.stdin.write(self._unsent) or 0  # None: the pipe is full
-        except BrokenPipeError:  # `answer` tells what became of it
+        except BrokenPipeError:  # `answer` reports the end of the process
             written = len(self._unsent)
         self._unsent = self._unsent[written:]
         return not self._unsent
 
-    def _line(self, seconds: float) -> bytes:
-        """The next whole line, while what is unsent goes out. Raises _Lost at the deadline and at the pipe's
-        end."""
+    def _read_line(self, seconds: float) -> bytes:
+        """Return the next complete line, while unsent bytes are written. Raises _ChildLost at the deadline
+        and at the pipe's end."""
         assert self._process is not None and self._process.stdout is not None
-        left, deadline = max(seconds, 0.0), time.monotonic() + seconds
+        remaining, deadline = max(seconds, 0.0), time.monotonic() + seconds
         while b"\n" not in self._buffer:
-            ready = self._selector.select(left) if left >= 0 else []
+            ready = self._selector.select(remaining) if remaining >= 0 else []
             if not ready:
-                raise _Lost(f"took longer than {seconds:g} s (timeoutSeconds) and was killed", True)
+                raise _ChildLost(
+                    f"took longer than {seconds:g} s (timeoutSeconds) and was killed", True
+                )
             for key, _ in ready:
                 if key.fileobj is self._process.stdout:
                     self._read()
-                elif self._push():
+                elif self._write_unsent():
                     self._selector.unregister(key.fileobj)
-            left = deadline - time.monotonic()
+            remaining = deadline - time.monotonic()
         line, self._buffer = self._buffer.split(b"\n", 1)
         return line
 
@@ -170,14 +172,14 @@ class LineChild:
         try:
             code = self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            raise _Lost(
+            raise _ChildLost(
                 f"closed its output, was there {END_SECONDS:g} s after it, and was killed", False
             ) from None
-        raise _Lost(f"ended its process with exit status {code}", False)
+        raise _ChildLost(f"ended its process with exit status {code}", False)
 
 
-def _spawned(module: str, *, stacks: int | None) -> tuple[subprocess.Popen[bytes], int | None]:
-    """A new Python that runs the module, with the number under which it has the file `stacks`."""
+def _spawn_child(module: str, *, stacks: int | None) -> tuple[subprocess.Popen[bytes], int | None]:
+    """Return a new Python that runs the module, with the number under which it has the file `stacks`."""
     process = subprocess.Popen(
         [
             sys.executable,
@@ -196,21 +198,21 @@ def _spawned(module: str, *, stacks: int | None) -> tuple[subprocess.Popen[bytes
     return process, stacks
 
 
-def _size(file: IO[bytes]) -> int:
+def _file_size(file: IO[bytes]) -> int:
     return os.fstat(file.fileno()).st_size
 
 
 class StartFailed(Exception):
-    """The process did not say that it is ready. refused: the text is its own reason; else what became of
-    it."""
+    """The process did not become ready. refused: the text is its own reason; else it describes how the
+    process ended."""
 
     def __init__(self, text: str, *, refused: bool) -> None:
         super().__init__(text)
         self.refused = refused
 
 
-class _Lost(Exception):
-    """No line comes from the process any more. hung: because it took too long."""
+class _ChildLost(Exception):
+    """The process gives no more answers. hung: because it took too long."""
 
     def __init__(self, text: str, hung: bool) -> None:
         super().__init__(text)

@@ -1,8 +1,9 @@
-"""Folders in the machine's temporary one, or in its memory, that go with the processes that made them, even
-where they are killed.
+"""Folders in the machine's temporary folder or in its memory that are removed with the processes that created
+them, even if these are killed.
 
-A process holds a lock on each of its folders, which the kernel lets go when it ends; a folder that nobody has
-locked is removed by the next run of the same user, or by `rljob clean`. Forks of the process hold it too.
+A process holds a lock on each of its folders, which the kernel releases when the process ends. A folder
+without a lock is removed by the next run of the same user, or by `rljob clean`. Forks of the process hold its
+lock too.
 """
 
 import contextlib
@@ -19,11 +20,11 @@ from typing import Self
 PREFIX = "rljob-owned-"
 LOCK_SECONDS = 10.0
 MEMORY = Path("/dev/shm")
-"""Files there are in the machine's memory, or the pod's, and outlive processes."""
+"""Folder of files in the memory of the machine or the pod; they outlive processes."""
 
 
 class OwnedFolder:
-    """One of this process; without `close`, until the process ends. kind: of its name."""
+    """A folder that exists until `close` or the end of this process. kind: part of its name."""
 
     def __init__(self, kind: str) -> None:
         while True:
@@ -33,10 +34,10 @@ class OwnedFolder:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self.path.exists():
                     return
-            os.close(self._lock)  # it was taken for one that nobody has
+            os.close(self._lock)  # it was removed as one without an owner
 
     def close(self) -> None:
-        """Remove it, with what is in it."""
+        """Remove the folder with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
@@ -53,8 +54,8 @@ class OwnedFolder:
 
 
 class MemoryFolder:
-    """A run's, in this machine's memory; it outlives those of its processes that end before the others. run:
-    its token. Raises OSError where another process keeps it locked."""
+    """A run's folder in this machine's memory, shared by the run's processes until all have ended. run: its
+    token. Raises OSError if another process keeps it locked."""
 
     def __init__(self, run: str) -> None:
         name = hashlib.sha256(run.encode()).hexdigest()[:24]
@@ -62,26 +63,26 @@ class MemoryFolder:
         while True:
             self.path.mkdir(mode=0o700, exist_ok=True)
             self._lock = os.open(self.path, os.O_RDONLY)
-            with contextlib.suppress(BlockingIOError):  # somebody looks whether anybody has it
+            with contextlib.suppress(BlockingIOError):  # another process checks its owner
                 fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 if self.path.exists():
                     return
-            os.close(self._lock)  # it may have been removed as one that nobody has
+            os.close(self._lock)  # it may have been removed as one without an owner
             if time.monotonic() > deadline:
                 raise OSError(f"{self.path} is locked by another process; remove it")
             time.sleep(0.05)
 
     def close(self) -> None:
-        """Remove it, with what is in it, for all of them."""
+        """Remove the folder with its content, for all processes of the run."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
 def remove_abandoned() -> list[Path]:
-    """Remove folders whose processes have ended, of this user. Returns them."""
+    """Remove folders of this user whose processes have ended, and return them."""
     removed = []
-    places = (Path(tempfile.gettempdir()), MEMORY)
-    for folder in (found for place in places for found in place.glob(f"{PREFIX}*")):
+    parents = (Path(tempfile.gettempdir()), MEMORY)
+    for folder in (path for parent in parents for path in parent.glob(f"{PREFIX}*")):
         with contextlib.suppress(OSError):  # it is another user's, has an owner, or is gone
             lock = os.open(folder, os.O_RDONLY)
             try:

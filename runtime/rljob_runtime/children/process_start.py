@@ -1,16 +1,18 @@
-"""When a process started, which tells another of its number from it. Called by `reaper` and `hangs`."""
+"""The start time of a process, which distinguishes it from another with the same number. Called by `reaper`
+and `hangs`."""
 
 import psutil
 
 TICK_SECONDS = 0.02
-"""Two starts of one process differ by less: the system counts them in hundredths."""
+"""Two readings of one process's start differ by less: the system counts in hundredths of a second."""
 
 
 def start_of(process: psutil.Process) -> float:
-    """Seconds from the system's boot, which no change of the clock moves. Raises psutil.NoSuchProcess."""
+    """Return the start in seconds since the system's boot, which clock changes do not affect. Raises
+    psutil.NoSuchProcess."""
     return process.create_time() - psutil.boot_time()
 
 
 def is_same(process: psutil.Process, start: float) -> bool:
-    """Whether it is the process that started then."""
+    """Return whether it is the process that started then."""
     return abs(start_of(process) - start) < TICK_SECONDS

@@ -1,8 +1,8 @@
-"""Which system calls a restricted program may not make, as a filter for the kernel (seccomp). Pure.
+"""The system calls that a restricted program may not make, as a filter for the kernel (seccomp). Pure.
 
-Called by `restricted`. Numbers are of the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl and
-include/uapi/asm-generic/unistd.h). Whatever is not named stays allowed: the filter takes away network,
-processes and threads, writing of files and signals, and what would lead around that.
+`restricted` calls it. Numbers are from the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl and
+include/uapi/asm-generic/unistd.h). Calls that are not listed stay allowed. The filter blocks network,
+processes and threads, writing of files, signals, and calls that would bypass it.
 """
 
 import errno
@@ -14,15 +14,15 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
 LOAD, EQUAL, SET, RETURN = 0x20, 0x15, 0x45, 0x06  # BPF: ld [k], jeq #k, jset #k, ret #k
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
-SIGNALLING = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: whom a file signals
+SIGNALLING = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: the process that a file signals
 TERMINAL = (0x8901, 0x8902, 0x5412, 0x541C)  # FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """audit: its AUDIT_ARCH. refused: calls that fail. unknown: calls that it seems not to have, so that the
-    C library takes older ones. flags: calls by the argument that has flags of opening. commands: values of
-    the second argument that fail, by call."""
+class SyscallTable:
+    """The system calls of a machine architecture. audit: its AUDIT_ARCH. refused: calls that fail. unknown:
+    calls that appear not to exist, so that the C library uses older ones. flags: calls by the index of the
+    argument with flags of opening. commands: values of the second argument that fail, by call."""
 
     audit: int
     refused: tuple[int, ...]
@@ -35,8 +35,8 @@ class Machine:
 COMMON = (  # the same on both: pidfds, io_uring, mounts, fchmodat2, setxattrat and removexattrat
     424, 425, 426, 427, 428, 429, 430, 431, 432, 433, 434, 438, 442, 452, 463, 466, 467,
 )
-MACHINES = {
-    "x86_64": Machine(
+SYSCALL_TABLES = {
+    "x86_64": SyscallTable(
         audit=0xC000003E,
         refused=(
             41, 53, 56, 57, 58, 59, 322,  # socket, socketpair, clone, fork, vfork, execve, execveat
@@ -54,7 +54,7 @@ MACHINES = {
         flags={2: 1, 257: 2},  # open, openat
         commands={72: SIGNALLING, 16: TERMINAL},  # fcntl, ioctl
     ),
-    "aarch64": Machine(
+    "aarch64": SyscallTable(
         audit=0xC00000B7,
         refused=(
             198, 199, 220, 221, 281,  # socket, socketpair, clone, execve, execveat
@@ -77,22 +77,24 @@ MACHINES = {
 
 
 def filter_program(machine: str) -> bytes | None:
-    """The filter as struct sock_filter[]; None for machines whose numbers are not known here."""
-    known = MACHINES.get(machine)
-    if known is None:
+    """Return the filter as struct sock_filter[]; None for machines that are not in the table."""
+    table = SYSCALL_TABLES.get(machine)
+    if table is None:
         return None
     refuse, unknown = REFUSE | errno.EPERM, REFUSE | errno.ENOSYS
-    code = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, known.audit), (RETURN, 0, 0, refuse)]
+    code = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, table.audit), (RETURN, 0, 0, refuse)]
     code += [(LOAD, 0, 0, NUMBER)]
-    if machine == "x86_64":  # its x32 calls have other numbers
+    if machine == "x86_64":  # its x32 calls have different numbers
         code += [(SET, 0, 1, 0x40000000), (RETURN, 0, 0, refuse)]
-    for number in known.refused:
+    for number in table.refused:
         code += [(EQUAL, 0, 1, number), (RETURN, 0, 0, refuse)]
-    for number in known.unknown:
+    for number in table.unknown:
         code += [(EQUAL, 0, 1, number), (RETURN, 0, 0, unknown)]
-    for number, place in known.flags.items():
-        code += _with_argument(number, place, [(SET, 0, 1, WRITES), (RETURN, 0, 0, refuse)])
-    for number, values in known.commands.items():
+    for number, argument_index in table.flags.items():
+        code += _with_argument(
+            number, argument_index, [(SET, 0, 1, WRITES), (RETURN, 0, 0, refuse)]
+        )
+    for number, values in table.commands.items():
         steps = [step for v in values for step in ((EQUAL, 0, 1, v), (RETURN, 0, 0, refuse))]
         code += _with_argument(number, 1, steps)
     code += [(RETURN, 0, 0, ALLOW)]
@@ -100,9 +102,9 @@ def filter_program(machine: str) -> bytes | None:
 
 
 def _with_argument(
-    number: int, place: int, steps: list[tuple[int, int, int, int]]
+    number: int, argument_index: int, steps: list[tuple[int, int, int, int]]
 ) -> list[tuple[int, int, int, int]]:
-    """Steps on the lower half of an argument of one call; others pass by, and the call too where no step
-    ends."""
-    load = (LOAD, 0, 0, ARGUMENTS + 8 * place)
+    """Return steps that check the lower half of an argument of one call. Other calls pass, and so does the
+    call itself if no step ends it."""
+    load = (LOAD, 0, 0, ARGUMENTS + 8 * argument_index)
     return [(EQUAL, 0, len(steps) + 2, number), load, *steps, (RETURN, 0, 0, ALLOW)]

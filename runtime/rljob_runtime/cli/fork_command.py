@@ -37,7 +37,7 @@ def fork(
 ) -> None:
     """Go on from a run's checkpoint in another folder, with the same prompts and noise and another job."""
     from rljob_api.check.yaml_text import parse_yaml
-    from rljob_runtime.run.branches import Branched
+    from rljob_runtime.run.branches import BranchSource
 
     changes = {}
     with errors_end_it():
@@ -48,7 +48,7 @@ def fork(
                     f"--set {text!r} is no KEY=VALUE, such as update.optimizer.learningRate=1e-6"
                 )
             changes[key.removeprefix("spec.")] = parse_yaml(value, name=f"--set {key}")
-        source = Branched.of(run)
+        source = BranchSource.of(run)
         job = source.job(changes)
         source.check_step(step)
         source.branch(output, after=step, job=job)

@@ -12,7 +12,7 @@ from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.worker_pods import is_ascend
 from rljob_plan.plan import machine_problems
 from rljob_runtime.devices.host import host_bytes
-from rljob_runtime.extensions import missing
+from rljob_runtime.extensions import missing_extensions
 from rljob_runtime.report.tracking.tracker_table import tracking_problems
 from rljob_runtime.task.data.data_problems import checked_data, checked_suites
 from rljob_runtime.task.rewards.answer_problems import answer_problems
@@ -30,7 +30,7 @@ def local_problems(job: RLJob, base_dir: Path, *, alone: bool) -> list[Problem]:
     """Installed packages, data sets, reward files; memory, where `alone`, with all devices on this
     machine."""
     spec = job.spec
-    if absent := missing(spec):
+    if absent := missing_extensions(spec):
         return absent
     tower = spec.model.vision is not None
     of_data, questions = checked_data(spec.data, base_dir=base_dir, tower=tower)

@@ -27,16 +27,16 @@ def replay(
 ) -> None:
     """Compute a step again, from the nearest checkpoint before it, and prove or refute it."""
     from rljob_api.topology.resolved import resolve
-    from rljob_runtime.run.branches import AS_ALONE, Branched, check_repeats, verdict
+    from rljob_runtime.run.branches import AS_ALONE, BranchSource, check_repeats, verdict
 
     with errors_end_it():
-        source = Branched.of(run)
+        source = BranchSource.of(run)
         told = source.steps()
         if step not in told:
             raise ConfigError(f"{run} told no step {step}; its last is {max(told, default=0)}")
         job = source.job(AS_ALONE)
         check_repeats(resolve(job).spec)
-        after = source.start_of(step, from_start=from_start)
+        after = source.replay_start(step, from_start=from_start)
         folder = output or run.with_name(f"{run.name}-replay-{step}")
         source.branch(folder, after=after, job=job)
         request = request_of(
@@ -51,10 +51,10 @@ def replay(
         )
         if code := train(request):
             raise typer.Exit(code)
-        replayed = Branched.of(folder)
+        replayed = BranchSource.of(folder)
         found = {number: own for number, own in replayed.steps().items() if number > after}
         judged = verdict(told, found, step)
-    for name, was, now in source.versions_beside(replayed):
+    for name, was, now in source.version_differences(replayed):
         note(f"{name} is {now}, and was {was} when the run told the step")
     if judged.refuted:
         print_text(f"step {step} of {run} refuted: {judged.refuted}; the replay is in {folder}")

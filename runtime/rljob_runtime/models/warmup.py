@@ -128,7 +128,7 @@ def _examples(
         prompts=[torch.tensor(prompt.token_ids) for prompt in prompts],
         group_of_B=torch.arange(len(prompts)),
         responses=[ids[drawn] for ids, drawn in shown],
-        whole=[ids for ids, _ in shown] if masked else [],
+        full_responses=[ids for ids, _ in shown] if masked else [],
         drawn=[drawn for _, drawn in shown] if masked else [],
         pictures=[[*map(processor.picture, prompt.scaled)] for prompt in prompts]
         if processor is not None

@@ -1,7 +1,8 @@
-"""What follows the alarms of a run's guards: told, and the run goes on, ends, or goes back to a checkpoint.
+"""Actions on the alarms of a run's guards: they are reported, and the run continues, ends, or goes back to a
+checkpoint.
 
-`AlarmActions` is asked by the driver after each step; `loop` carries a `RollBack` out. What is an alarm is
-decided by `alarm_watch`.
+The driver calls `AlarmActions` after each step; `loop` carries a `RollBack` out. `alarm_watch` decides which
+alarms there are.
 """
 
 import json
@@ -20,13 +21,13 @@ from rljob_runtime.run.alarm_watch import Alarm, AlarmWatch
 logger = logging.getLogger(__name__)
 
 BAD_BATCHES = "bad-batches"
-"""Folder in the run's, of files with the rows of steps that were not finite."""
+"""Folder below the run's, with files of the rows of non-finite steps."""
 MOST_ROWS, MOST_FILES = 256, 8
-"""Of a file, and of the folder, the last ones."""
+"""Limit of the rows in a file, and of the files in the folder, where the oldest are removed."""
 
 
 class RollBack(Exception):
-    """The run goes on from the checkpoint of an earlier step."""
+    """The run continues from the checkpoint of an earlier step."""
 
     def __init__(self, step: int, checkpoint: Path) -> None:
         super().__init__(f"back to step {step}")
@@ -35,8 +36,8 @@ class RollBack(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class AlarmActions:
-    """The guards of one run. rollbacks: so far; skipped: training steps that they left behind, whose prompts
-    are not asked again."""
+    """The guards of one run. rollbacks: number so far. skipped: number of training steps that rollbacks
+    undid, whose prompts are not used again."""
 
     watch: AlarmWatch
     log: EventLog
@@ -44,33 +45,34 @@ class AlarmActions:
     rollbacks: int = 0
     skipped: int = 0
 
-    def look(
+    def observe(
         self, step: int, metrics: Mapping[str, float], bad_rows: Sequence[Mapping[str, Any]] = ()
     ) -> None:
-        """Tell of a step's alarms. Raises GuardStop, RollBack; checkpoints that are newer than where it goes
-        are gone then. bad_rows: of a step that was not finite; the alarm names the file that has them."""
-        raised, cleared = self.watch.look(step, metrics)
+        """Report the alarms of a step. Raises GuardStop or RollBack; newer checkpoints than the target of a
+        RollBack are removed before. bad_rows: those of a non-finite step; the alarm names the file that
+        contains them."""
+        raised, cleared = self.watch.observe(step, metrics)
         if bad_rows:
             raised = [self._with_rows(alarm, bad_rows) for alarm in raised]
         for alarm in cleared:
-            self._tell(alarm, "cleared", step)
+            self._report(alarm, "cleared", step)
         stops = [alarm for alarm in raised if alarm.policy == "stop"]
-        back = [alarm for alarm in raised if alarm.policy == "rollback"]
-        target = self._target(back) if back and not stops else None
+        rollbacks = [alarm for alarm in raised if alarm.policy == "rollback"]
+        target = self._target(rollbacks) if rollbacks and not stops else None
         if target is not None:
-            self.store.drop_after(target)  # before it is told: a run that dies here resumes there
+            self.store.drop_after(target)  # before the report: a run that dies here resumes there
         for alarm in raised:
-            self._tell(alarm, "raised", step, target if alarm in back else None)
+            self._report(alarm, "raised", step, target if alarm in rollbacks else None)
         if target is not None:
             self.rollbacks += 1
             self.skipped += step - target
             raise RollBack(target, self.store.path(target))
-        if stops or back:
-            raise GuardStop(self._why(stops or back))
+        if stops or rollbacks:
+            raise GuardStop(self._why(stops or rollbacks))
 
     def _with_rows(self, alarm: Alarm, bad_rows: Sequence[Mapping[str, Any]]) -> Alarm:
-        """The alarm, naming a file with the step's rows where it is that of `nonFinite`. A disk that is full
-        does not stop the run."""
+        """Return the alarm with the file of the step's rows in its message, if it is that of `nonFinite`. A
+        full disk does not stop the run."""
         if alarm.name != "nonFinite":
             return alarm
         skipped = f"+{self.skipped}" if self.skipped else ""
@@ -88,28 +90,29 @@ class AlarmActions:
         return replace(alarm, message=f"{alarm.message}; its batch: {file}")
 
     def _target(self, alarms: Sequence[Alarm]) -> int | None:
-        """The last checkpoint before what raised them; None where there is none, or it was often enough."""
+        """Return the step of the last checkpoint before the alarms began; None if there is none, or the run
+        was rolled back often enough."""
         if self.rollbacks >= self.watch.guards.max_rollbacks:
             return None
         return self.store.last_step(before=min(alarm.since for alarm in alarms))
 
     def _why(self, alarms: Sequence[Alarm]) -> str:
-        said = "; ".join(f"{alarm.name}: {alarm.message}" for alarm in alarms)
-        where = f"alarm at step {alarms[0].step}: {said}"
+        reasons = "; ".join(f"{alarm.name}: {alarm.message}" for alarm in alarms)
+        summary = f"alarm at step {alarms[0].step}: {reasons}"
         if alarms[0].policy == "stop":
-            return where
+            return summary
         if self.rollbacks >= self.watch.guards.max_rollbacks:
             return (
-                f"{where}; the run was rolled back {self.rollbacks} times already, which is all that "
+                f"{summary}; the run was rolled back {self.rollbacks} times already, which is all that "
                 "spec.guards.maxRollbacks allows"
             )
         first = min(alarm.since for alarm in alarms)
         return (
-            f"{where}; there is no checkpoint from before step {first} to roll back to: lower "
+            f"{summary}; there is no checkpoint from before step {first} to roll back to: lower "
             "spec.checkpoint.every"
         )
 
-    def _tell(self, alarm: Alarm, state: str, step: int, target: int | None = None) -> None:
+    def _report(self, alarm: Alarm, state: str, step: int, target: int | None = None) -> None:
         self.log.write(
             AlarmEvent(
                 step=step,

@@ -1,7 +1,7 @@
-"""The course of a training batch: which of its stages begin together, and what these wait for.
+"""The course of a training batch: which stages start together, and what they wait for.
 
-Called by `loop`. Both halves begin stages and yield the calls, by stage, that must have ended before they go
-on; the update's may begin while the generation's waits.
+`loop` calls `generation` and `update`. Both start stages and yield the calls, by stage, that must end before
+they continue. The update may start while the generation still waits.
 """
 
 from collections.abc import Iterator
@@ -13,53 +13,60 @@ from rljob_runtime.prompts.schedule import Schedule
 from rljob_runtime.run.stages import BatchCalls, Stages
 from rljob_runtime.samples.flow import INFERENCE_STATES, TRAINING_STATES, evaluation_states
 
-Waits = dict[str, list[Call]]
+PendingCalls = dict[str, list[Call]]
 
 
-def generation(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[Waits]:
-    """Until the batch's samples are there. Raises as `rounds` does."""
+def generation(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[PendingCalls]:
+    """Start the stages that generate the batch's samples, until all samples are there. Raises as `rounds`
+    does."""
     if schedule.in_rounds:
         yield from rounds(schedule, stages, calls)
         return
     order = ["feed", *(s for s in ("generate", "reward") if s in stages.job.spec.states)]
-    for together in [[s] for s in order if s != "reward"] if _one_by_one(stages) else [order]:
-        stages.start(calls, together)
-        yield {stage: calls.of_stage[stage] for stage in together if stage != "reward"}
+    for stages_to_start in [[s] for s in order if s != "reward"] if _is_sync(stages) else [order]:
+        stages.start(calls, stages_to_start)
+        yield {stage: calls.of_stage[stage] for stage in stages_to_start if stage != "reward"}
 
 
-def update(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[Waits]:
-    """Until it is trained on."""
+def update(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[PendingCalls]:
+    """Start the stages that score the batch and train on it."""
     states = stages.job.spec.states
     passed = evaluation_states(stages.job.spec) if schedule.in_rounds else ()
     scoring = [stage for stage in states if stage in INFERENCE_STATES and stage not in passed]
     training = [stage for stage in states if stage in TRAINING_STATES]
-    if not _one_by_one(stages):
+    if not _is_sync(stages):
         order = [[*scoring, *training]]
     else:
         rewards = ["reward"] if "reward" in states and "reward" not in passed else []
         order = [[*scoring, *rewards], training]
-    for together in order:
-        stages.start(calls, together)
+    for stages_to_start in order:
+        stages.start(calls, stages_to_start)
         yield calls.of_stage
 
 
-def rounds(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[Waits]:
-    """Rounds of generation that fill the batch; calls takes theirs in. Raises WorkerError where groups are
-    missing after the last round, or the batch is not full by flow.stageTimeoutSeconds."""
+def rounds(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[PendingCalls]:
+    """Fill the batch by rounds of generation, and add the calls of each round to `calls`. Raises WorkerError
+    if groups are missing after the last round, or if the batch is not full by flow.stageTimeoutSeconds."""
     step, seconds = calls.batch.step, stages.job.spec.flow.stage_timeout_seconds
     deadline = monotonic() + seconds
     order = ["feed", *evaluation_states(stages.job.spec)]
-    while (now := schedule.next_round(step)) is not None:
-        pools = (now.pool.pool, now.pool.next_pool) if now.pool else ()
-        calls.beside += [now.rows, *([now.next_batch] if now.next_batch else []), *pools]
-        own = BatchCalls(batch=now.rows, now=now)
-        for together in [[s] for s in order] if _one_by_one(stages) else [order]:
-            stages.start(own, together)
-            for stage in together:
-                calls.of_stage.setdefault(stage, []).extend(own.of_stage[stage])
-                calls.devices.setdefault(stage, []).extend(own.devices[stage])
-            yield own.of_stage
-        for report in own.reports("reward"):
+    while (current_round := schedule.next_round(step)) is not None:
+        pools = (
+            (current_round.pool.pool, current_round.pool.next_pool) if current_round.pool else ()
+        )
+        calls.related_batches += [
+            current_round.rows,
+            *([current_round.next_batch] if current_round.next_batch else []),
+            *pools,
+        ]
+        round_calls = BatchCalls(batch=current_round.rows, round=current_round)
+        for stages_to_start in [[s] for s in order] if _is_sync(stages) else [order]:
+            stages.start(round_calls, stages_to_start)
+            for stage in stages_to_start:
+                calls.of_stage.setdefault(stage, []).extend(round_calls.of_stage[stage])
+                calls.devices.setdefault(stage, []).extend(round_calls.devices[stage])
+            yield round_calls.of_stage
+        for report in round_calls.reports("reward"):
             schedule.selected(report.selected)
         if monotonic() > deadline and (missing := schedule.short(f"{seconds:g} s")):
             raise WorkerError(f"step {step}: {missing}")
@@ -67,5 +74,5 @@ def rounds(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[Wa
         raise WorkerError(f"step {step}: {missing}")
 
 
-def _one_by_one(stages: Stages) -> bool:
+def _is_sync(stages: Stages) -> bool:
     return stages.job.spec.flow.mode == "sync"

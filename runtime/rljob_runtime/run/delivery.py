@@ -1,7 +1,7 @@
-"""One version of the weights on its way to devices that go on generating: sent, then switched to.
+"""One version of the weights that is sent to devices while they generate, and that they then switch to.
 
-Called by `loop` when `run_ahead` says so, and looked at whenever something ends. Never waits but in
-`finish`.
+`loop` starts a delivery when `run_ahead` returns that action, and polls it whenever a call ends. Only
+`finish` waits.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,8 @@ from rljob_runtime.run.stages import Stages
 
 @dataclass(slots=True, kw_only=True)
 class Delivery:
-    """calls: of this version so far. pending: those that have not ended. since: when they began."""
+    """A delivery of one version of the weights. calls: all calls of this version so far. pending: those that
+    have not ended. since: when they started, in monotonic seconds."""
 
     stages: Stages
     run_ahead: RunAhead
@@ -23,41 +24,41 @@ class Delivery:
     pending: list[Call] = field(default_factory=list)
     since: float = 0.0
 
-    def begin(self, version: int) -> None:
-        """Send it."""
+    def start(self, version: int) -> None:
+        """Start to send this version to the rollout devices."""
         assert not self.pending, "one version at a time"
         self.calls = []
         self._wait_for(self.stages.send(version))
 
-    def look(self) -> None:
-        """Let the devices switch once all of them have the version, and see whether they did.
+    def poll(self) -> None:
+        """Let the devices switch once all of them have the version, and check whether they did.
 
-        Raises what a device raised, and WorkerError at the deadline.
+        Raises what a device raised, and DeadlineError at the deadline.
         """
         if not self.pending:
             return
         done, self.pending = ended_of(self.pending)
-        results(done)  # a failure of one shows at once
+        results(done)  # raises as soon as one call has failed
         if self.pending:
-            self._look_at_deadline()
+            self._check_deadline()
         elif (version := self.run_ahead.sending) is not None:
-            self.run_ahead.sent()
+            self.run_ahead.weights_sent()
             self._wait_for(self.stages.switch(version))
         elif (version := self.run_ahead.switching) is not None:
             self.stages.switched(version, results(self.calls))
-            self.run_ahead.switched()
+            self.run_ahead.weights_switched()
 
     def finish(self) -> None:
-        """Wait until nothing is on its way."""
+        """Wait until no call of the delivery is pending."""
         while self.pending:
             ended_of(self.pending, seconds=0.1)
-            self.look()
+            self.poll()
 
     def _wait_for(self, calls: list[Call]) -> None:
         self.calls += calls
         self.pending, self.since = calls, monotonic()
 
-    def _look_at_deadline(self) -> None:
+    def _check_deadline(self) -> None:
         limit = self.stages.job.spec.flow.stage_timeout_seconds
         if monotonic() - self.since > limit:
-            raise self.stages.late("sync", len(self.pending), len(self.calls))
+            raise self.stages.timeout_error("sync", len(self.pending), len(self.calls))

@@ -1,6 +1,6 @@
-"""How a run's evaluations stand: which was the best, whether training ends early. Asked by the driver.
+"""The state of a run's evaluations: which was the best, and whether training ends early. The driver calls it.
 
-What is better is decided by `best`; here it is read, written, told, and its checkpoint kept.
+`best` decides what is better. This module reads, writes and reports it, and keeps its checkpoint.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ from rljob_runtime.record.metrics import EvaluationResult
 
 @dataclass(slots=True, kw_only=True)
 class EarlyStopping:
-    """best: so far. rule: when training ends early, None: never. keeps_best: the best checkpoint stays."""
+    """The evaluations of one run. best: the best so far. rule: when training ends early, None: never.
+    keeps_best: the best checkpoint is kept."""
 
     best: Best
     rule: EarlyStop | None
@@ -26,7 +27,7 @@ class EarlyStopping:
 
     @classmethod
     def of(cls, spec: ResolvedSpec, *, log: EventLog, store: CheckpointStore) -> "EarlyStopping":
-        """Of a run that has evaluated nothing."""
+        """Return the state of a run that has not evaluated anything."""
         evaluation = spec.evaluation
         return cls(
             best=Best(metric=evaluation.metric if evaluation else "accuracy"),
@@ -37,22 +38,22 @@ class EarlyStopping:
         )
 
     def read(self, step: int) -> None:
-        """Take up what the run's evaluations until this step left."""
+        """Restore the state that the run's evaluations until this step left."""
         self.best = Best.read(self.store.folder, self.best.metric).until(step)
         self.store.best.clear()
         if self.best.step and self.store.path(self.best.step).exists():
             self.store.best.add(self.best.step)
 
     def count(self, evaluated: EvaluationResult) -> bool:
-        """Take an evaluation in; whether its checkpoint is to be kept as the best."""
+        """Take an evaluation in. Returns whether its checkpoint is to be kept as the best."""
         value = evaluated.value(self.best.metric)
         min_delta = self.rule.min_delta if self.rule else 0.0
         is_best = self.best.take(evaluated.step, value, min_delta=min_delta)
         self.best.write(self.store.folder)
         return is_best and self.keeps_best
 
-    def keep(self) -> None:
-        """The best checkpoint is there: it stays, the one before goes."""
+    def keep_best(self) -> None:
+        """Keep the best checkpoint, which must exist, and remove the previous one."""
         best = self.best
         assert best.step, "the model before training has no checkpoint"
         self.store.best.clear()
@@ -62,11 +63,11 @@ class EarlyStopping:
 
     @property
     def ends_early(self) -> bool:
-        """Whether evaluations have stopped getting better."""
+        """Whether evaluations have stopped improving."""
         return self.best.ends(self.rule)
 
     def last_words(self, step: int, steps: int) -> str:
-        """Why a run that succeeded after `step` did not make all steps; empty where it did."""
+        """Return why a run that succeeded after `step` did not make all steps; empty if it did."""
         if step == steps or not self.ends_early:
             return ""
         best = self.best

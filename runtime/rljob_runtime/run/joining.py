@@ -1,7 +1,7 @@
-"""Rollout devices on their way into a run: started in the background, watched, given up.
+"""Rollout devices that are joining a run: started in the background, watched, and given up.
 
-Called by `elastic`. Devices that hold a model together come together. Nothing here waits: a device whose
-node is not there yet costs nothing, and one that fails or takes too long is dropped with its world.
+`elastic` calls it. Devices that hold a model together join together. Nothing here waits: a device whose node
+does not exist yet costs nothing. A device that fails or takes too long is dropped with its world.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,13 +18,13 @@ from rljob_runtime.processes.workers import Call, Worker
 from rljob_runtime.worker.device_role import DeviceRole
 
 NOT_READY = "it was not ready"
-"""How the reason of a world that took too long begins."""
+"""Start of the reason for giving up a world that took too long."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Joiner:
-    """A world of devices that is starting. prepared: the pending calls that load its model. started: when
-    its places were first seen to be there. places: where it is, once it is ready."""
+    """A world of devices that is starting. prepared: the pending calls that load its model. started: when its
+    nodes were first found to exist. places: where its devices run, once it is ready."""
 
     roles: Sequence[DeviceRole]
     workers: Sequence[Worker]
@@ -34,7 +34,7 @@ class Joiner:
 
     @classmethod
     def of(cls, members: Sequence[Member]) -> "Joiner":
-        """A world of the run that is ready to join again."""
+        """Return a world that was in the run and is ready to join again."""
         return cls(
             roles=[member.role for member in members],
             workers=[member.worker for member in members],
@@ -44,52 +44,54 @@ class Joiner:
 
     @property
     def name(self) -> str:
-        """`rollout device 3`, `rollout devices 3 and 4`."""
+        """The name of its devices in a message: `rollout device 3`, `rollout devices 3 and 4`."""
         numbers = " and ".join(str(role.rank) for role in self.roles)
         return f"rollout device{'s' if len(self.roles) > 1 else ''} {numbers}"
 
     @property
     def members(self) -> list[Member]:
-        """As devices of the run, once it is ready."""
+        """Return the joiner's devices as members of the run, once it is ready."""
         assert self.places, "only devices that are ready join"
         return [
-            Member(role=role, worker=worker, place=place)
-            for role, worker, place in zip(self.roles, self.workers, self.places, strict=True)
+            Member(role=role, worker=worker, place=device_place)
+            for role, worker, device_place in zip(
+                self.roles, self.workers, self.places, strict=True
+            )
         ]
 
 
 @dataclass(slots=True, kw_only=True)
 class Joiners:
-    """All of them, by the number of the first device."""
+    """All joining worlds, by the number of their first device."""
 
     pool: DevicePool
     clock: Callable[[], float] = monotonic
-    coming: dict[int, Joiner] = field(default_factory=dict)
+    starting: dict[int, Joiner] = field(default_factory=dict)
 
     def start(self, roles: Sequence[DeviceRole]) -> None:
-        """Ask for places and let a world of device workers load its model there, whenever that is."""
+        """Request nodes for a world of device workers, which load its model there once the nodes exist."""
         workers = [self.pool.hire(role) for role in roles]
         calls = prepare(workers, roles)
-        self.coming[roles[0].rank] = Joiner(roles=roles, workers=workers, prepared=calls)
+        self.starting[roles[0].rank] = Joiner(roles=roles, workers=workers, prepared=calls)
 
-    def look(self) -> list[tuple[int, str]]:
-        """See who has become ready; returns who failed, and why."""
+    def poll(self) -> list[tuple[int, str]]:
+        """Check which worlds have become ready. Returns those that failed, and why."""
         failed = []
-        for rank, joiner in self.coming.items():
+        for rank, joiner in self.starting.items():
             if not joiner.places and (reason := self._failure(joiner)):
                 failed.append((rank, reason))
         return failed
 
     def ready(self) -> list[Joiner]:
-        """Those that may join, in order."""
-        return [self.coming[rank] for rank in sorted(self.coming) if self.coming[rank].places]
+        """Return the worlds that may join, in order."""
+        return [self.starting[rank] for rank in sorted(self.starting) if self.starting[rank].places]
 
     def roles(self) -> list[DeviceRole]:
-        """Of all devices that are coming."""
-        return [role for joiner in self.coming.values() for role in joiner.roles]
+        """Return the roles of all devices that are joining."""
+        return [role for joiner in self.starting.values() for role in joiner.roles]
 
     def _failure(self, joiner: Joiner) -> str:
-        """Why a world that is not ready never will be; "" while it may be."""
+        """Return why a world will never be ready; "" if it is or may become ready."""
         done, pending = ended_of(joiner.prepared)
         try:
             places = results(done)
@@ -98,10 +100,10 @@ class Joiners:
         if not pending:
             joiner.places = places
             return ""
-        now = self.clock()
+        time_s = self.clock()
         if joiner.started is None:
             placed = all(self.pool.has_place(role.node) for role in joiner.roles)
-            joiner.started = now if placed else None
-        elif now - joiner.started > START_DEADLINE_SECONDS:
+            joiner.started = time_s if placed else None
+        elif time_s - joiner.started > START_DEADLINE_SECONDS:
             return f"{NOT_READY} {START_DEADLINE_SECONDS:.0f} s after it had its place"
         return ""

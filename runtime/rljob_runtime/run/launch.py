@@ -1,6 +1,6 @@
 """From a valid job to a finished run: checks, folder, model, Ray, driver, report, exit code.
 
-Called by the CLI's `run`. Everything that the job can get wrong is said before a process starts.
+The CLI's `run` calls it. Every fault of the job is reported before a process starts.
 """
 
 import contextlib
@@ -60,11 +60,11 @@ from rljob_runtime.report.watch.runs import LocalRun
 from rljob_runtime.run.driver import Driver
 from rljob_runtime.run.hangs.dump import Hangs
 from rljob_runtime.run.hangs.hang_session import follow, watching_hangs
-from rljob_runtime.run.hangs.own_loop import own_limit, watching_own_loop
+from rljob_runtime.run.hangs.own_loop import stuck_limit, watching_main_loop
 from rljob_runtime.run.hangs.stacks_requests import StacksRequests
 from rljob_runtime.run.loop import run_steps
 from rljob_runtime.run.row_watch import RowWatch
-from rljob_runtime.run.run_place import RunPlace, run_place, same_place
+from rljob_runtime.run.run_place import RunDirectory, prepare_run_directory, reopen_run_directory
 from rljob_runtime.run.run_request import (
     RunRequest,
     check_goes_on,
@@ -76,20 +76,20 @@ from rljob_runtime.run.scale_requests import ScaleRequests
 from rljob_runtime.run.stages import Interrupted
 from rljob_runtime.run.status_server import StatusServer
 from rljob_runtime.run.stop_request import StopRequest, stop_signals
-from rljob_runtime.run.succession import Succession, Taken
+from rljob_runtime.run.succession import Succession, Takeover
 
 EXIT_OF = (
     (GuardStop, ExitCode.STOPPED),
     (DeadlineError, ExitCode.HUNG),
     (Exception, ExitCode.FAILED),
 )
-"""Of an error: the first that it is an instance of."""
+"""Exit code of an error: that of the first type that it is an instance of."""
 WORKER_LOGS = "logs"
-"""In the run's folder: what workers without Ray say."""
+"""Folder below the run's, with the output of workers without Ray."""
 LAST_NEWS_SECONDS = 15.0
-"""How long a driver waits for somebody to ask for its last step before it ends."""
+"""How long a driver waits for a request for its last step before it ends."""
 LEAVING_SECONDS = 10.0
-"""For devices to remove second copies."""
+"""Time for devices to remove second copies."""
 READS_FILES = (
     "{}: what a policy writes runs in a process that reads what this job's user reads, as this kernel ({}) "
     "has no Landlock, or was started without"
@@ -98,40 +98,44 @@ LEAVING = "interrupted: leaving with a checkpoint; Ctrl-C again ends at once"
 
 
 def run_job(request: RunRequest, link: Link | None = None) -> int:
-    """Train. Returns the exit code; raises ConfigError, FolderInUse, StorageError before anything was
+    """Train. Returns the exit code. Raises ConfigError, FolderInUse or StorageError before anything is
     started. link: to the process above a driver on Ray; None: without Ray."""
     job, succession = resolve(request.job), Succession(link)
-    place = _place(request, succession)
+    run_directory = _run_directory(request, succession)
     try:
-        return _run_there(request, job, place, succession)
+        return _run_in(request, job, run_directory, succession)
     finally:
-        place.lock.release()
+        run_directory.lock.release()
 
 
-def _run_there(
-    request: RunRequest, job: ResolvedJob, place: RunPlace, succession: Succession
+def _run_in(
+    request: RunRequest, job: ResolvedJob, run_directory: RunDirectory, succession: Succession
 ) -> int:
     link = succession.link
-    display = make_display(place.folder)
-    log = EventLog(place.folder / EVENTS_NAME)
+    display = make_display(run_directory.folder)
+    log = EventLog(run_directory.folder / EVENTS_NAME)
     log.subscribe(display.on_event)
     stop, earlier = StopRequest(), succession.take_events(log)
     requests = _Requests(
-        scale=ScaleRequests(job, asked=succession.asked(), keep=succession.keep_asked),
-        stacks=StacksRequests(remote=place.remote),
+        scale=ScaleRequests(
+            job, latest=succession.scale_request(), persist=succession.persist_scale_request
+        ),
+        stacks=StacksRequests(remote=run_directory.remote),
     )
-    if succession.save_asked():
+    if succession.save_requested():
         requests.save.set()
     _subscribe(requests.figures.on_event, log, earlier)
     try:
         with (
             stop_signals(stop, from_above=link is not None),
-            _status(request, place, log, requests, succession, earlier),
+            _status(request, run_directory, log, requests, succession, earlier),
         ):
-            stop.asked = stop.asked or succession.stops()
-            ending = _told(earlier) or _run(request, job, place, log, stop, requests, succession)
-            _write_report(place)
-            _copy_records(place)
+            stop.requested = stop.requested or succession.start_listening()
+            ending = _earlier_ending(earlier) or _train(
+                request, job, run_directory, log, stop, requests, succession
+            )
+            _write_report(run_directory)
+            _copy_records(run_directory)
     finally:
         display.close()
         log.close()
@@ -142,7 +146,7 @@ def _run_there(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Requests:
-    """What a run is asked for, or about, while it lives."""
+    """The requests that a run takes, and answers, while it lives."""
 
     scale: ScaleRequests
     stacks: StacksRequests
@@ -152,15 +156,15 @@ class _Requests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ending:
-    """How a run ended."""
+    """The way in which a run ended."""
 
     status: str
     code: int
     message: str = ""
 
 
-def _told(earlier: Sequence[Event]) -> _Ending | None:
-    """How the run ended, where the driver before this one has told it and died then."""
+def _earlier_ending(earlier: Sequence[Event]) -> _Ending | None:
+    """Return how the run ended, if the driver before this one reported its end and died then."""
     for event in earlier:
         if isinstance(event, RunFinishedEvent):
             code = event.exit_code or ExitCode.DONE
@@ -168,55 +172,59 @@ def _told(earlier: Sequence[Event]) -> _Ending | None:
     return None
 
 
-def _place(request: RunRequest, succession: Succession) -> RunPlace:
-    """Where the run lies: that of the driver before this one, where there was one."""
-    if succession.begun and succession.joins:
-        return same_place(request, succession.begun.folder)
-    place = run_place(succession.request(request))
-    succession.begin(place.folder, resumed_from=place.step)
-    return place
+def _run_directory(request: RunRequest, succession: Succession) -> RunDirectory:
+    """Return the run's directory: that of the driver before this one, if there was one."""
+    if succession.run_start and succession.continues_workers:
+        return reopen_run_directory(request, succession.run_start.folder)
+    run_directory = prepare_run_directory(succession.request(request))
+    succession.begin(run_directory.folder, resumed_from=run_directory.step)
+    return run_directory
 
 
-def _run(
+def _train(
     request: RunRequest,
     job: ResolvedJob,
-    place: RunPlace,
+    run_directory: RunDirectory,
     log: EventLog,
     stop: StopRequest,
     requests: _Requests,
     succession: Succession,
 ) -> _Ending:
-    store, begun = place.store, succession.begun
-    assert begun is not None, "a run has its folder first"
-    copies = Copies(place.remote, store=store, log=log) if place.remote else None
-    facts = run_facts(job, begun.resumed_from, folder=request.base_dir, inputs=place.inputs)
-    if not succession.joins:
+    store, run_start = run_directory.store, succession.run_start
+    assert run_start is not None, "a run has its folder first"
+    copies = Copies(run_directory.remote, store=store, log=log) if run_directory.remote else None
+    facts = run_facts(
+        job, run_start.resumed_from, folder=request.base_dir, inputs=run_directory.inputs
+    )
+    if not succession.continues_workers:
         log.write(facts)
-        for name in place.changed:
+        for name in run_directory.changed:
             log.write(
                 WarningEvent(message=f"--accept-changes: {name} has changed since the run began")
             )
         if (restricted := job.spec.restricted) and landlock_version() == 0:
             log.write(WarningEvent(message=READS_FILES.format(", ".join(restricted), release())))
-        succession.tell_beginning(log)
+        succession.report_restart(log)
     trackers = _start_trackers(job, log, facts)
     driver: Driver | None = None
     ending = _Ending(status="failed", code=ExitCode.FAILED)
     try:
-        latest = None if succession.joins else place.checkpoint(log)
+        latest = None if succession.continues_workers else run_directory.checkpoint(log)
         if latest is not None:
             check_goes_on(latest, job)
         if copies:
             copies.start()
-        models = {} if succession.joins else _models(request, job, log, stop)
+        models = {} if succession.continues_workers else _models(request, job, log, stop)
         with (
             dock_directory(request, succession.link) as sockets,
-            worker_session(job, link=succession.link, logs=place.folder / WORKER_LOGS) as session,
+            worker_session(
+                job, link=succession.link, logs=run_directory.folder / WORKER_LOGS
+            ) as session,
             watching_hangs(
                 job,
                 host=session.workers.host,
                 board=succession.board(session.workers),
-                folder=place.folder,
+                folder=run_directory.folder,
                 log=log,
                 requests=requests.stacks,
             ) as hangs,
@@ -243,20 +251,20 @@ def _run(
                 stop=stop,
                 until=request.until,
                 requests=requests.scale,
-                asked_to_save=requests.save,
+                save_requested=requests.save,
                 joined=session.joined,
                 watch=watch,
-                hung=hangs.look,
+                on_timeout=hangs.investigate,
             )
             follow(hangs, job, actors, driver)
             session.joined()
             with watch:
                 if latest:
-                    with place.damage_known():
+                    with run_directory.disowning_damaged():
                         driver.resume(latest)
-                taken = succession.follow(driver)
-                with _not_stuck(driver, log, requests.stacks), _no_copies_left(driver):
-                    ending = _drive(driver, log, hangs, taken)
+                takeover = succession.follow(driver)
+                with _ending_when_stuck(driver, log, requests.stacks), _removing_copies(driver):
+                    ending = _drive(driver, log, hangs, takeover)
     except Interrupted:
         ending = _Ending(status="interrupted", code=ExitCode.INTERRUPTED)
     except RljobError as error:
@@ -265,24 +273,26 @@ def _run(
     except Exception as error:
         ending = _Ending(status="failed", code=ExitCode.FAILED, message=describe(error))
         if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
-            traceback.print_exc()  # a fault of ours: the command line says what the file system refused alone
+            traceback.print_exc()  # a bug: the command line reports only what the file system refused
         raise
     finally:
         if copies:
             ending = _with_copies(ending, copies.finish())
         if trackers:
             trackers.finish(ending.status)
-        seconds = time.time() - begun.started
+        seconds = time.time() - run_start.started
         log.write(
-            _finished(request, place, ending, step=driver.step if driver else 0, seconds=seconds)
+            _finished(
+                request, run_directory, ending, step=driver.step if driver else 0, seconds=seconds
+            )
         )
     return ending
 
 
 def _finished(
-    request: RunRequest, place: RunPlace, ending: _Ending, *, step: int, seconds: float
+    request: RunRequest, run_directory: RunDirectory, ending: _Ending, *, step: int, seconds: float
 ) -> RunFinishedEvent:
-    saved, file = place.store.latest(), request.job_file
+    saved, file = run_directory.store.latest(), request.job_file
     return RunFinishedEvent(
         status=ending.status,
         exit_code=ending.code,
@@ -290,59 +300,60 @@ def _finished(
         seconds=seconds,
         step=step,
         checkpoint=str(saved or ""),
-        next=hints(ending.status, job_file=file, folder=place.folder, checkpoint=saved),
+        next=hints(ending.status, job_file=file, folder=run_directory.folder, checkpoint=saved),
     )
 
 
 def _models(
     request: RunRequest, job: ResolvedJob, log: EventLog, stop: StopRequest
 ) -> dict[str, Path]:
-    """Directories by name, made or fetched before workers are started."""
+    """Return the model directories by name, created or fetched before workers start."""
     models = model_paths(
         job,
         base_dir=request.base_dir,
         cache_dir=request.cache_dir,
         progress=_progress(log, stop),
     )
-    beginning = "" if request.local else "Ray, "
-    doing = f"starting {beginning}the dock and the device workers"
-    log.write(ProgressEvent(message=doing))
+    ray_prefix = "" if request.local else "Ray, "
+    message = f"starting {ray_prefix}the dock and the device workers"
+    log.write(ProgressEvent(message=message))
     return models
 
 
-def _not_stuck(
+def _ending_when_stuck(
     driver: Driver, log: EventLog, stacks: StacksRequests
 ) -> contextlib.AbstractContextManager[None]:
-    """A driver that does not come further by itself ends as at any other deadline."""
+    """End a driver that makes no progress, in the same way as at any other deadline."""
 
-    def stuck(why: str) -> None:
-        message = f"{why}; {stacks.ask('driver', why)}"
+    def stuck(reason: str) -> None:
+        """Report that the driver is stuck."""
+        message = f"{reason}; {stacks.ask('driver', reason)}"
         sys.stderr.write(f"{printable(message)}\n")
         log.write(RunFinishedEvent(status="failed", exit_code=ExitCode.HUNG, message=message))
 
-    return watching_own_loop(
-        lambda: driver.moves,
+    return watching_main_loop(
+        lambda: driver.progress_count,
         stuck,
-        seconds=own_limit(driver.job.spec.flow.stage_timeout_seconds),
+        seconds=stuck_limit(driver.job.spec.flow.stage_timeout_seconds),
         code=ExitCode.HUNG,
     )
 
 
 @contextlib.contextmanager
-def _no_copies_left(driver: Driver) -> Iterator[None]:
-    """The devices' machines keep no second copies when the run has ended; other machines than this one, whose
-    devices cannot be asked any more, leave them to the next run (`owned_folders`)."""
+def _removing_copies(driver: Driver) -> Iterator[None]:
+    """Remove second copies from the devices' machines when the run has ended. Other machines than this one,
+    whose devices no longer answer, leave them to the next run (`owned_folders`)."""
     if driver.job.spec.update.redundancy != "host":
         yield
         return
-    # It stays while all devices of this machine are dead.
-    here = MemoryFolder(driver.actors.dock.token)
+    # It keeps the folder while all devices of this machine are dead.
+    local_folder = MemoryFolder(driver.actors.dock.token)
     try:
         yield
     finally:
-        asked = [worker.close_copies() for worker in driver.actors.updating()]
-        ended_of(asked, seconds=LEAVING_SECONDS, until=ALL_COMPLETED)
-        here.close()
+        closing = [worker.close_copies() for worker in driver.actors.updating()]
+        ended_of(closing, seconds=LEAVING_SECONDS, until=ALL_COMPLETED)
+        local_folder.close()
 
 
 def _start_trackers(job: ResolvedJob, log: EventLog, facts: RunStartedEvent) -> Trackers | None:
@@ -355,7 +366,7 @@ def _start_trackers(job: ResolvedJob, log: EventLog, facts: RunStartedEvent) -> 
 
 
 def _with_copies(ending: _Ending, missing: str) -> _Ending:
-    """A run whose last checkpoint is not where the job wants it has not succeeded."""
+    """Return a failed ending if the last checkpoint was not copied to where the job wants it."""
     if not missing:
         return ending
     message = "; ".join(filter(None, (ending.message, missing)))
@@ -366,32 +377,32 @@ def _with_copies(ending: _Ending, missing: str) -> _Ending:
     return replace(ending, message=message)
 
 
-def _write_report(place: RunPlace) -> None:
-    """The run has ended as it has, with a report or without."""
+def _write_report(run_directory: RunDirectory) -> None:
+    """Write the run's report. The run's ending does not depend on it."""
     try:
-        write_report(place.folder)
+        write_report(run_directory.folder)
     except Exception as error:
         sys.stderr.write(
             f"the report was not written: {type(error).__name__}: {error}; "
-            f"rljob report {place.folder} tries again\n"
+            f"rljob report {run_directory.folder} tries again\n"
         )
 
 
-def _copy_records(place: RunPlace) -> None:
-    """The run's last words, its report among them."""
-    if place.remote is None:
+def _copy_records(run_directory: RunDirectory) -> None:
+    """Copy the run's last records, with its report, to remote storage."""
+    if run_directory.remote is None:
         return
     try:
-        place.remote.put_records(place.folder)
+        run_directory.remote.put_records(run_directory.folder)
     except StorageError as error:
         sys.stderr.write(f"{printable(str(error))}\n")
 
 
-def _drive(driver: Driver, log: EventLog, hangs: Hangs, taken: Taken | None) -> _Ending:
-    """Train until the end or an interrupt, which leaves a checkpoint of the last whole step."""
+def _drive(driver: Driver, log: EventLog, hangs: Hangs, takeover: Takeover | None) -> _Ending:
+    """Train until the end or an interrupt, which leaves a checkpoint of the last complete step."""
     try:
         with hangs.at_deadlines():
-            run_steps(driver, taken)
+            run_steps(driver, takeover)
     except Interrupted:
         log.write(ProgressEvent(message=LEAVING))
         driver.save()
@@ -435,6 +446,7 @@ def _make_actors(
 
 def _progress(log: EventLog, stop: StopRequest) -> Callable[[str], None]:
     def report(message: str) -> None:
+        """Write the progress message. Raises Interrupted if the run is to stop."""
         if stop():
             raise Interrupted(message)
         log.write(ProgressEvent(message=message))
@@ -443,7 +455,7 @@ def _progress(log: EventLog, stop: StopRequest) -> Callable[[str], None]:
 
 
 def _subscribe(subscriber: Subscriber, log: EventLog, earlier: Sequence[Event]) -> None:
-    """To the log, and to what another driver has told of the run."""
+    """Subscribe to the log, after replaying the events that an earlier driver wrote of the run."""
     for event in earlier:
         subscriber(event)
     log.subscribe(subscriber)
@@ -452,14 +464,14 @@ def _subscribe(subscriber: Subscriber, log: EventLog, earlier: Sequence[Event]) 
 @contextlib.contextmanager
 def _status(
     request: RunRequest,
-    place: RunPlace,
+    run_directory: RunDirectory,
     log: EventLog,
     requests: _Requests,
     succession: Succession,
     earlier: Sequence[Event],
 ) -> Iterator[None]:
-    """Serve the run's progress where the request says so, until its end has been told. earlier: what another
-    driver told of the run."""
+    """Serve the run's progress if the request asks for it, until its end has been requested. earlier: events
+    that an earlier driver wrote of the run."""
     if request.status is None:
         yield
         return
@@ -472,10 +484,10 @@ def _status(
         total_steps=spec.steps,
         requests=requests.scale,
         figures=requests.figures,
-        run=LocalRun(place.folder),
+        run=LocalRun(run_directory.folder),
         stacks=requests.stacks,
         save=requests.save,
-        keep_save=succession.keep_save,
+        persist_save=succession.persist_save_request,
         copied=storage is not None and storage.remote is not None,
     )
     _subscribe(server.on_event, log, earlier)

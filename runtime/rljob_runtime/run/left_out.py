@@ -1,8 +1,8 @@
-"""Devices that train and have no place, since their node or pod is gone: the update goes on without them, and
-takes them in again (`elastic.update`).
+"""Update devices whose node or pod is gone: training continues without them, and takes them back when they
+return (`elastic.update`).
 
-Used by `recovery`, which makes new groups of those that are there, and by the loop, which asks between two
-steps whether somebody is back. Each holds all of the model, so that any of them are whole replicas.
+`recovery` creates new groups from the present devices. The loop checks between two steps whether a device has
+returned. Each device holds the full model, so any subset of them is a set of full replicas.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,97 +21,103 @@ from rljob_runtime.record.event_types import ReplicasEvent, WarningEvent
 from rljob_runtime.record.events import EventLog
 
 PLACE_SECONDS = 10.0
-"""How long a device has no place before the others go on without it, or the run tells that it waits."""
+"""How long a device may lack a node before the others continue without it, or the run reports that it
+waits."""
 AGAIN_SECONDS = 10.0
-"""After a process that was to come back died on its way, until another one is started."""
+"""Pause before another process is started, after one that was to return died on its way."""
 LOOK_SECONDS = 0.1
 
 
-class Back(Exception):
-    """Devices that were left out are there again. Caught by the loop."""
+class DevicesReturned(Exception):
+    """Devices that were left out are available again. Caught by the loop."""
 
 
 @dataclass(slots=True, kw_only=True)
-class LeftOut:
-    """Those of one run, which `actors.left_out` has. moves: called while it waits."""
+class LeftOutDevices:
+    """The devices in `actors.left_out` of one run. on_wait: called while it waits."""
 
     job: ResolvedJob
     actors: Actors
     log: EventLog
-    moves: Callable[[], None] = lambda: None
+    on_wait: Callable[[], None] = lambda: None
     _answers: dict[int, Call] = field(default_factory=dict, init=False)
-    """Of their processes, which answer once they are placed and have started."""
-    _again: dict[int, float] = field(default_factory=dict, init=False)
-    """When another process is started for those whose last one died; at once where an earlier driver started
-    it."""
-    _told: tuple[int, list[int]] | None = field(default=None, init=False)
-    """How many train and who does not, as was last told."""
+    """Calls on the devices' new processes, which answer once they are placed and have started."""
+    _restart_times: dict[int, float] = field(default_factory=dict, init=False)
+    """When another process is started for devices whose last one died; immediately if an earlier driver
+    started it."""
+    _reported: tuple[int, list[int]] | None = field(default=None, init=False)
+    """The number of training devices and the left-out ones, as last reported."""
 
     @property
     def possible(self) -> bool:
-        """Whether training may go on with fewer devices."""
+        """Whether training may continue with fewer devices."""
         return fewest_replicas(self.job.spec) is not None
 
     @property
-    def back(self) -> list[Member]:
-        """Those that are there again."""
-        self._look()
-        return [m for m in self.actors.left_out if self._is_there(m.role.rank)]
+    def returned(self) -> list[Member]:
+        """The devices that are available again."""
+        self._restart_dead()
+        return [m for m in self.actors.left_out if self._has_started(m.role.rank)]
 
     def apply(self) -> None:
-        """Raise Back where somebody is: all meet anew."""
-        if back := self.back:
-            raise Back(f"{_named(back)} {'is' if len(back) == 1 else 'are'} there again")
+        """Raise DevicesReturned if a device is available again, so that all devices create new groups."""
+        if returned := self.returned:
+            raise DevicesReturned(
+                f"{_named(returned)} {'is' if len(returned) == 1 else 'are'} there again"
+            )
 
-    def part(self, lost: Sequence[Member]) -> None:
-        """They have died: others are to come in their places, and are waited for by `come`."""
+    def replace_lost(self, lost: Sequence[Member]) -> None:
+        """Start other processes for devices that died; `await_members` waits for them."""
         self.actors.members = [m for m in self.actors.members if m not in lost]
         self.actors.left_out += lost
         for member in lost:
-            self._hire(member)
+            self._restart(member)
 
-    def come(
+    def await_members(
         self, lost: Sequence[Member], *, living: int, since: float | None = None
     ) -> list[Member]:
-        """Those that are there, which are left out no more. Waits for the lost, as long as each has a place
-        or had one until now; and, where too few live, for anybody. since: when they were missed (monotonic
-        seconds), now without. Raises DeadlineError."""
-        fewest, began = fewest_replicas(self.job.spec) or 0, monotonic()
-        placed, told = began if since is None else since, False
+        """Return the devices that are available, and remove them from those left out. Waits for the lost
+        devices as long as each has a node, or had one until recently. Waits for any device if too few live.
+        since: when they were found missing (monotonic seconds); default: now. Raises DeadlineError."""
+        fewest, start = fewest_replicas(self.job.spec) or 0, monotonic()
+        placed, reported = start if since is None else since, False
         while True:
-            back, now = self.back, monotonic()
-            missing = [m for m in lost if m not in back]
+            returned, time_s = self.returned, monotonic()
+            missing = [m for m in lost if m not in returned]
             if any(self.actors.pool.has_place(m.role.node) for m in missing):
-                placed = now
-            enough, waited = living + len(back) >= fewest, now - began
-            if enough and (not missing or now - placed > PLACE_SECONDS):
+                placed = time_s
+            enough, waited = living + len(returned) >= fewest, time_s - start
+            if enough and (not missing or time_s - placed > PLACE_SECONDS):
                 break
-            if missing and now - placed > PLACE_SECONDS and not told:
-                self.log.write(waits_for(_named(missing), "too few replicas live without"))
-                told = True
+            if missing and time_s - placed > PLACE_SECONDS and not reported:
+                self.log.write(
+                    missing_node_warning(_named(missing), "too few replicas live without")
+                )
+                reported = True
             if waited > START_DEADLINE_SECONDS:
                 if enough:
                     break
                 raise DeadlineError(
-                    f"{living + len(back)} replicas were there within {START_DEADLINE_SECONDS:.0f} s, and "
-                    f"training goes on with {fewest} at least (spec.elastic.update.minReplicas)",
+                    f"{living + len(returned)} replicas were there within {START_DEADLINE_SECONDS:.0f} s, "
+                    f"and training goes on with {fewest} at least (spec.elastic.update.minReplicas)",
                     stage="device-worker",
                 )
-            self.moves()
+            self.on_wait()
             sleep(LOOK_SECONDS)
-        for member in back:
+        for member in returned:
             self.actors.left_out.remove(member)
             del self._answers[member.role.rank]
-        self.actors.members += back
-        return back
+        self.actors.members += returned
+        return returned
 
-    def tell(self, step: int, *, seconds: float = 0.0) -> None:
-        """Say how many train after this step, where that has changed. seconds: without a step for it."""
+    def report(self, step: int, *, seconds: float = 0.0) -> None:
+        """Write how many devices train after this step, if that has changed. seconds: time without a step
+        because of it."""
         away = sorted(self.actors.left_out, key=lambda member: member.role.rank)
         live, left_out = len(self.actors.update_members()), [member.role.rank for member in away]
-        if self._told == (live, left_out):
+        if self._reported == (live, left_out):
             return
-        self._told = live, left_out
+        self._reported = live, left_out
         self.log.write(
             ReplicasEvent(
                 step=step,
@@ -123,48 +129,48 @@ class LeftOut:
             )
         )
 
-    def _look(self) -> None:
-        """Start another process in the place of one that died before it was back. Never waits."""
+    def _restart_dead(self) -> None:
+        """Start another process for each device whose process died before it returned. Never waits."""
         for member in self.actors.left_out:
             rank, answer = member.role.rank, self._answers.get(member.role.rank)
             if answer is None:
-                if monotonic() > self._again.get(rank, 0.0):
-                    self._hire(member)
+                if monotonic() > self._restart_times.get(rank, 0.0):
+                    self._restart(member)
             elif answer.done() and answer.exception():
                 del self._answers[rank]
-                self._again[rank] = monotonic() + AGAIN_SECONDS
+                self._restart_times[rank] = monotonic() + AGAIN_SECONDS
 
-    def _hire(self, member: Member) -> None:
+    def _restart(self, member: Member) -> None:
         pool = self.actors.pool
         pool.workers.end(member.worker)
         member.worker = pool.hire(member.role)
         self._answers[member.role.rank] = member.worker.address()
 
-    def _is_there(self, rank: int) -> bool:
+    def _has_started(self, rank: int) -> bool:
         answer = self._answers.get(rank)
         return answer is not None and answer.done() and not answer.exception()
 
 
-def tell_waits(
+def warn_of_missing_nodes(
     members: Sequence[Member], calls: Sequence[Call], *, pool: DevicePool, log: EventLog
 ) -> None:
-    """For which of these devices the run waits, where some have no place for a while. calls: that they answer
-    once they have started. Returns sooner where all have, or one has failed."""
+    """Warn if the run waits for some of these devices because they have lacked a node for a while. calls:
+    answered once the devices have started. Returns earlier if all have started, or one has failed."""
     _, pending = ended_of(calls, seconds=PLACE_SECONDS, until=FIRST_EXCEPTION)
     away = [m for m in members if pending and not pool.has_place(m.role.node)]
     if away:
-        log.write(waits_for(_named(away), "all train together"))
+        log.write(missing_node_warning(_named(away), "all train together"))
 
 
-def waits_for(names: str, why: str) -> WarningEvent:
-    """That the run waits for devices without a place."""
+def missing_node_warning(names: str, reason: str) -> WarningEvent:
+    """Return the warning that the run waits for devices without a node."""
     return WarningEvent(
-        message=f"{names}: no place since {PLACE_SECONDS:.0f} s, as the node or the pod is gone; {why}, "
+        message=f"{names}: no place since {PLACE_SECONDS:.0f} s, as the node or the pod is gone; {reason}, "
         f"and the run waits for {START_DEADLINE_SECONDS:.0f} s at most"
     )
 
 
 def _named(members: Sequence[Member]) -> str:
-    """`device 1`, `devices 1 and 3`."""
+    """Return the name of the devices in a message: `device 1`, `devices 1 and 3`."""
     numbers = " and ".join(str(member.role.rank) for member in members)
     return f"device{'s' if len(members) > 1 else ''} {numbers}"

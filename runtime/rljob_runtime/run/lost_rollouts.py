@@ -1,7 +1,7 @@
-"""Devices that generate and died: others in their places, or, where there is none, the run without them.
+"""Replace rollout devices that died, or, if a node is missing, continue the run without them.
 
-Used by `recovery`. A device that generates has nothing that the next sync does not bring: one whose node or
-pod is gone joins later, as one that was asked for does (`elastic`).
+`recovery` uses it. A rollout device has no state that the next sync does not bring. One whose node or pod is
+gone joins later, as a requested device does (`elastic`).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,38 +13,38 @@ from rljob_runtime.processes.clock import monotonic, sleep
 from rljob_runtime.processes.device_roles import prepare
 from rljob_runtime.processes.placement import Actors, Member
 from rljob_runtime.record.events import EventLog
-from rljob_runtime.run.elastic import Elastic
+from rljob_runtime.run.elastic import RolloutScaler
 from rljob_runtime.run.joining import Joiner
-from rljob_runtime.run.left_out import LOOK_SECONDS, PLACE_SECONDS, waits_for
+from rljob_runtime.run.left_out import LOOK_SECONDS, PLACE_SECONDS, missing_node_warning
 
 
 @dataclass(slots=True, kw_only=True)
 class LostRollouts:
-    """Those of one run. moves: called while it waits."""
+    """The lost rollout devices of one run. on_wait: called while it waits."""
 
     actors: Actors
-    elastic: Elastic
+    elastic: RolloutScaler
     log: EventLog
-    moves: Callable[[], None] = lambda: None
+    on_wait: Callable[[], None] = lambda: None
     _failed: RljobError | None = field(default=None, init=False)
 
     def replace(self, dead: Sequence[Member], *, meet_seconds: float) -> list[Member]:
-        """Others in the places of those of these that generate alone, and of all that hold a model with them.
-        Returns those that had no place for a while, which are left out; where the job cannot run without
-        them, they are waited for.
+        """Start other processes for those of the dead devices that only generate, and for all that hold a
+        model with them. Returns the devices that lacked a node for a while, which are left out. They are
+        awaited if the job cannot run without them.
 
-        Raises DeadlineError, and what a device raised that did not start, once the others are there.
+        Raises DeadlineError, and the error of a device that did not start, after the others have started.
         """
         worlds = sorted({m.role.world for m in dead if m.role.update_rank is None})
         self._failed = None
-        away = self._come([self._again(world, meet_seconds) for world in worlds])
+        away = self._await_starts([self._restart_world(world, meet_seconds) for world in worlds])
         left = self.elastic.leave_out(away)
         if self._failed is not None:
             raise self._failed
         return left
 
-    def _again(self, world: tuple[int, ...], meet_seconds: float) -> Joiner:
-        """Other processes of these devices, which are on their way."""
+    def _restart_world(self, world: tuple[int, ...], meet_seconds: float) -> Joiner:
+        """Start other processes for these devices, and return their joiner."""
         pool, members = self.actors.pool, self._members(world)
         for member in members:
             pool.workers.end(member.worker)
@@ -53,32 +53,32 @@ class LostRollouts:
         prepared = prepare(workers, roles, meet_seconds=meet_seconds)
         return Joiner(roles=roles, workers=workers, prepared=prepared)
 
-    def _come(self, coming: list[Joiner]) -> list[Joiner]:
-        """Wait for them, as long as one that is not there has a place, or had one until now. Returns those
-        without."""
-        placed = began = monotonic()
-        told = False
-        while coming := [joiner for joiner in coming if self._starts(joiner)]:
-            now = monotonic()
-            away = [joiner for joiner in coming if not self._has_place(joiner)]
-            if len(away) < len(coming):
-                placed = now
-            elif now - placed > PLACE_SECONDS and not told:
+    def _await_starts(self, starting: list[Joiner]) -> list[Joiner]:
+        """Wait for the joiners as long as one that has not started has a node, or had one until recently.
+        Returns those without a node."""
+        placed = start = monotonic()
+        warned = False
+        while starting := [joiner for joiner in starting if self._is_starting(joiner)]:
+            time_s = monotonic()
+            away = [joiner for joiner in starting if not self._has_place(joiner)]
+            if len(away) < len(starting):
+                placed = time_s
+            elif time_s - placed > PLACE_SECONDS and not warned:
                 if self.elastic.most_without(away):
                     return away
-                self.log.write(waits_for(_named(away), "the job cannot run without"))
-                told = True
-            if now - began > START_DEADLINE_SECONDS:
+                self.log.write(missing_node_warning(_named(away), "the job cannot run without"))
+                warned = True
+            if time_s - start > START_DEADLINE_SECONDS:
                 raise DeadlineError(
-                    f"{_named(coming)}: not there within {START_DEADLINE_SECONDS:.0f} s",
+                    f"{_named(starting)}: not there within {START_DEADLINE_SECONDS:.0f} s",
                     stage="device-worker",
                 )
-            self.moves()
+            self.on_wait()
             sleep(LOOK_SECONDS)
         return []
 
-    def _starts(self, joiner: Joiner) -> bool:
-        """Whether it has neither started nor failed yet."""
+    def _is_starting(self, joiner: Joiner) -> bool:
+        """Return whether the joiner has neither started nor failed yet."""
         ended, pending = ended_of(joiner.prepared)
         try:
             places = results(ended)
@@ -87,8 +87,8 @@ class LostRollouts:
             return False
         if not pending:
             ranks = tuple(role.rank for role in joiner.roles)
-            for member, place in zip(self._members(ranks), places, strict=True):
-                member.place = place
+            for member, device_place in zip(self._members(ranks), places, strict=True):
+                member.place = device_place
         return bool(pending)
 
     def _has_place(self, joiner: Joiner) -> bool:

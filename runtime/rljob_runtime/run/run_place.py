@@ -1,6 +1,6 @@
-"""Where a run lies, here and on remote storage, and what there is to go on from.
+"""The directory of a run, here and on remote storage, and the checkpoint that it resumes from.
 
-Called by `launch` before anything is started.
+`launch` calls it before anything is started.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ SPEC_NAME = "rljob.yaml"
 ATTEMPT_WAIT_SECONDS = 120.0
 """How long the next attempt of a job waits for a lost machine's lock: NFS ends it after 90 s."""
 DRIVER_WAIT_SECONDS = 30.0
-"""The same for a driver that takes over from one that was killed on this machine."""
+"""How long a driver that takes over waits for the lock of one that was killed on this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlace:
-    """folder: the run's, on this machine. lock: this process's of the folder, to be released at the end.
-    remote: its copies, None without. resumes: the run goes on from what is there. source: step of the remote
-    checkpoint that is newer than those here. inputs: digests of the job's files. changed: which of them are
-    not what the run began with, and are accepted."""
+class RunDirectory:
+    """The directory of a run. folder: its path on this machine. lock: this process's lock of the folder, to
+    be released at the end. remote: its copies, None without. resumes: the run continues what is there.
+    source: step of a remote checkpoint that is newer than the local ones. inputs: digests of the job's files.
+    changed: those that differ from what the run started with, and are accepted."""
 
     folder: Path
     store: CheckpointStore
@@ -48,13 +48,13 @@ class RunPlace:
 
     @property
     def step(self) -> int | None:
-        """The step that the run goes on after; None where it begins."""
+        """The step that the run resumes from; None if it starts."""
         if not self.resumes:
             return None
         return self.store.last_step() if self.source is None else self.source
 
     def checkpoint(self, log: EventLog) -> Path | None:
-        """The checkpoint to go on from, fetched where it is remote. Raises StorageError."""
+        """Return the checkpoint to resume from, fetched if it is remote. Raises StorageError."""
         if self.remote is not None and self.source is not None:
             message = f"fetching the checkpoint of step {self.source} from {self.remote.uri}"
             log.write(ProgressEvent(message=message))
@@ -62,8 +62,9 @@ class RunPlace:
         return self.store.latest() if self.resumes else None
 
     @contextlib.contextmanager
-    def damage_known(self) -> Iterator[None]:
-        """Around what reads the checkpoint: a remote copy that is damaged is not fetched again."""
+    def disowning_damaged(self) -> Iterator[None]:
+        """Mark the remote copy as damaged if reading the checkpoint in the body fails, so that it is not
+        fetched again."""
         try:
             yield
         except CheckpointDamaged:
@@ -72,20 +73,20 @@ class RunPlace:
             raise
 
 
-def run_place(request: RunRequest) -> RunPlace:
-    """The run's folder, made and filled with the resolved spec, and with the events of a run that only
-    remote storage holds. Raises ConfigError, FolderInUse, StorageError."""
+def prepare_run_directory(request: RunRequest) -> RunDirectory:
+    """Create the run's directory and write the resolved spec into it, with the events of a run that only
+    remote storage has. Raises ConfigError, FolderInUse, StorageError."""
     job = request.job
     folder = request.output or Path("runs") / job.metadata.name
     remote = _remote(job, folder)
     copied = remote is not None and remote.holds_run()
-    found = copied or (folder / EVENTS_NAME).exists()
-    if request.resume == "yes" and not found:
-        places = f"{folder} holds no run" + (f", nor does {remote.uri}" if remote else "")
-        raise ConfigError(f"--resume: {places}; leave --resume out to start one")
-    resumes = found and request.resume != "no"
-    if not resumes and (free := _free_folder(request, folder)) != folder:
-        folder, remote = free, _remote(job, free)
+    has_run = copied or (folder / EVENTS_NAME).exists()
+    if request.resume == "yes" and not has_run:
+        message = f"{folder} holds no run" + (f", nor does {remote.uri}" if remote else "")
+        raise ConfigError(f"--resume: {message}; leave --resume out to start one")
+    resumes = has_run and request.resume != "no"
+    if not resumes and (free_folder := _free_folder(request, folder)) != folder:
+        folder, remote = free_folder, _remote(job, free_folder)
         copied = remote is not None and remote.holds_run()
     if remote is not None and copied and not resumes:
         raise ConfigError(
@@ -98,7 +99,7 @@ def run_place(request: RunRequest) -> RunPlace:
     try:
         store = _store(request, folder)
         store.recover()
-        source = _newer(remote, store) if resumes else None
+        source = _newer_remote_step(remote, store) if resumes else None
         older = source is not None or not (folder / EVENTS_NAME).exists()
         if remote is not None and resumes and older:
             remote.fetch_events(folder)
@@ -110,7 +111,7 @@ def run_place(request: RunRequest) -> RunPlace:
     except BaseException:
         lock.release()
         raise
-    return RunPlace(
+    return RunDirectory(
         folder=folder,
         store=store,
         lock=lock,
@@ -122,10 +123,10 @@ def run_place(request: RunRequest) -> RunPlace:
     )
 
 
-def same_place(request: RunRequest, folder: Path) -> RunPlace:
-    """That of a run which goes on there, with workers that may be writing into it. Raises ConfigError,
-    FolderInUse."""
-    return RunPlace(
+def reopen_run_directory(request: RunRequest, folder: Path) -> RunDirectory:
+    """Return the directory of a run that continues there, with workers that may be writing into it. Raises
+    ConfigError, FolderInUse."""
+    return RunDirectory(
         folder=folder,
         store=_store(request, folder),
         lock=RunLock(folder, wait_seconds=DRIVER_WAIT_SECONDS),
@@ -137,15 +138,15 @@ def _store(request: RunRequest, folder: Path) -> CheckpointStore:
     return CheckpointStore(folder=folder / "checkpoints", keep=request.job.spec.checkpoint.keep)
 
 
-def _newer(remote: RemoteRun | None, store: CheckpointStore) -> int | None:
-    """The newest remote step, where it is newer than all that are here."""
+def _newer_remote_step(remote: RemoteRun | None, store: CheckpointStore) -> int | None:
+    """Return the newest remote step if it is newer than all local ones."""
     steps = remote.steps() if remote is not None else []
     last = store.last_step()
     return steps[-1] if steps and (last is None or steps[-1] > last) else None
 
 
 def _free_folder(request: RunRequest, folder: Path) -> Path:
-    """A folder without a run. Raises ConfigError where the one that was asked for has one."""
+    """Return a folder without a run. Raises ConfigError if the requested one has a run."""
     others = sorted(filter(_is_no_spec, folder.iterdir())) if folder.exists() else []
     if not others:
         return folder
@@ -163,15 +164,16 @@ def _free_folder(request: RunRequest, folder: Path) -> Path:
 
 
 def _is_no_spec(path: Path) -> bool:
-    """Whether the file comes after a run's first event: not its spec, its lock or a driver's output."""
+    """Return whether the file is written after a run's first event: not its spec, its lock or a driver's
+    output."""
     return path.name not in (SPEC_NAME, LOCK_NAME) and not path.match(driver_log("*"))
 
 
 def _remote(job: RLJob, folder: Path) -> RemoteRun | None:
-    """The run's folder on remote storage: the job's path, else as the folder is called here."""
+    """Return the run's folder on remote storage: the job's path, else the name of the local folder."""
     storage = job.spec.checkpoint.storage
     if storage is None or storage.remote is None:
         return None
-    within = folder.is_relative_to(RUNS_DIRECTORY)
-    called = folder.relative_to(RUNS_DIRECTORY).as_posix() if within else folder.resolve().name
-    return open_remote(storage.remote, storage.path or called)
+    is_below_runs = folder.is_relative_to(RUNS_DIRECTORY)
+    name = folder.relative_to(RUNS_DIRECTORY).as_posix() if is_below_runs else folder.resolve().name
+    return open_remote(storage.remote, storage.path or name)

@@ -1,6 +1,6 @@
-"""What the command line asks for, and what a resumed run must share.
+"""The request of the command line, and the settings that a resumed run must share.
 
-Made by the CLI, carried out by `launch`.
+The CLI creates a `RunRequest`; `launch` carries it out.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ from rljob_runtime.record.checksums import check_files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What the CLI asks for. Paths in the job are relative to its file. ray_address: an existing
-    cluster, or None to start Ray here. local: without Ray. resume: `if-any`
-    goes on where there is a run, else begins one. status: (port, token) of the status server, None without.
-    dock_directory: where the dock's warehouses put their sockets, None: a folder of the run's own. base: what
-    the job's paths are relative to, None: its file's folder. until: the step that the run ends after, None:
-    the job's last. accept_changes: whether a run goes on with files that are not those it began with."""
+    """A request to train. Paths in the job are relative to its file. ray_address: an existing cluster, or
+    None to start Ray here. local: without Ray. resume: `if-any` continues a run if there is one, else starts
+    one. status: (port, token) of the status server, None without. dock_directory: where the dock's warehouses
+    put their sockets, None: a folder of this run. base: what the job's paths are relative to, None: its
+    file's folder. until: the step that the run ends after, None: the job's last. accept_changes: whether a
+    run continues with files that differ from those it started with."""
 
     job: RLJob
     job_file: Path
@@ -43,18 +43,18 @@ class RunRequest:
     accept_changes: bool = False
 
     def packed(self) -> dict[str, Any]:
-        """For another process: models of an algorithm's parameters cannot be pickled."""
-        given = {each.name: getattr(self, each.name) for each in fields(self)}
-        return given | {"job": self.job.model_dump_json(by_alias=True, exclude_unset=True)}
+        """Return the fields for another process: models of an algorithm's parameters cannot be pickled."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return values | {"job": self.job.model_dump_json(by_alias=True, exclude_unset=True)}
 
     @classmethod
     def unpacked(cls, packed: dict[str, Any]) -> "RunRequest":
-        """Of what `packed` gave."""
+        """Return the request from the fields that `packed` returned."""
         return cls(**packed | {"job": RLJob.model_validate_json(packed["job"])})
 
     @property
     def base_dir(self) -> Path:
-        """What the job's paths are relative to."""
+        """The folder that the job's paths are relative to."""
         return self.base or self.job_file.resolve().parent
 
     @property
@@ -67,8 +67,9 @@ class RunRequest:
 
 @contextlib.contextmanager
 def dock_directory(request: RunRequest, link: Link | None = None) -> Iterator[Path]:
-    """The folder of the dock's sockets; one of the run's own is removed at the end. Before, those that killed
-    runs have left. link: to whom it belongs, None: this process."""
+    """Provide the folder of the dock's sockets; one that belongs to the run is removed at the end. Folders
+    that killed runs left behind are removed first. link: to the process that owns the folder, None: this
+    process."""
     remove_abandoned()
     if request.dock_directory is not None:
         yield request.dock_directory.absolute()
@@ -81,12 +82,13 @@ def dock_directory(request: RunRequest, link: Link | None = None) -> Iterator[Pa
 
 
 def spec_digest(job: ResolvedJob) -> str:
-    """Digest of what a resumed run must share with the run that it goes on with."""
+    """Return the digest of the settings that a resumed run must share with the run that it continues."""
     return _digest(_shared(job))
 
 
 def course_digest(job: ResolvedJob) -> str:
-    """The same without devices and layouts, which do not decide what is learned."""
+    """Return the digest of those settings without devices and layouts, which do not affect what is
+    learned."""
     fields = _course(job)
     for reward in fields["rewards"]:
         (reward.get("model") or {}).pop("parallelism", None)
@@ -94,14 +96,14 @@ def course_digest(job: ResolvedJob) -> str:
 
 
 def earlier_digests(job: ResolvedJob) -> set[str]:
-    """Course digests of this job that earlier releases saved, which told placements and the layouts of a
-    reward model apart: with either placement."""
+    """Return the course digests of this job that earlier releases saved, with either placement. They depended
+    on placements and on the layouts of a reward model."""
     return {_digest(_course(job) | {"placement": mode}) for mode in ("colocated", "separated")}
 
 
 def check_goes_on(checkpoint: Path, job: ResolvedJob) -> None:
-    """Raise CheckpointError where the job cannot go on from it, before anything is started. What is damaged
-    is left to whoever reads it."""
+    """Raise CheckpointError if the job cannot resume from the checkpoint, before anything is started. Damage
+    is left to the process that reads the checkpoint."""
     try:
         check_files(checkpoint, within=STATE_FILE)
     except CheckpointDamaged:
@@ -119,7 +121,7 @@ def _course(job: ResolvedJob) -> dict[str, Any]:
     fields = _shared(job)
     for name in ("accelerator", "resharding", "placement"):
         fields.pop(name, None)
-    for name in ("micro_batch_size", "micro_batch_tokens"):  # what follows from the number of ranks
+    for name in ("micro_batch_size", "micro_batch_tokens"):  # they follow from the number of ranks
         fields["batch"].pop(name, None)
     for model in ("update", "rollout", "critic", "teacher"):
         (fields.get(model) or {}).pop("parallelism", None)
@@ -127,7 +129,7 @@ def _course(job: ResolvedJob) -> dict[str, Any]:
 
 
 def _shared(job: ResolvedJob) -> dict[str, Any]:
-    free = {
+    may_change = {
         "steps",
         "checkpoint",
         "evaluation",
@@ -138,13 +140,13 @@ def _shared(job: ResolvedJob) -> dict[str, Any]:
         "tracking",
         "dock",
     }
-    fields = job.spec.model_dump(mode="json", exclude={*free, *CLUSTER_ONLY})
+    fields = job.spec.model_dump(mode="json", exclude={*may_change, *CLUSTER_ONLY})
     for name in ("recompute", "offload", "redundancy"):  # change no bit
         del fields["update"][name]
     fields["resharding"].pop("deltas")
-    for name in ("bring_up", "accept_untested", "spare_nodes"):  # excluded where they say nothing
+    for name in ("bring_up", "accept_untested", "spare_nodes"):  # excluded if they are unset
         fields["accelerator"].pop(name, None)
-    if job.spec.flow.partial_rollout is None:  # a job that says nothing of it keeps its digest
+    if job.spec.flow.partial_rollout is None:  # a job without it keeps its digest
         del fields["flow"]["partial_rollout"]
     if job.spec.placement.mode == "separated":  # how many devices generate, and what follows
         del fields["placement"]["rollout_devices"]

@@ -1,7 +1,7 @@
-"""Between who asks for another number of rollout devices and the driver that brings it about.
+"""Requests for another number of rollout devices, between the user and the driver that carries them out.
 
-The status server asks here, in a thread of its own; `elastic` reads what was asked and tells how far
-it is. Numbers that the job cannot have are refused before the driver hears of them.
+The status server makes requests on its own thread. `elastic` reads the latest one and publishes the progress.
+Numbers that the job cannot have are refused before they reach the driver.
 """
 
 import threading
@@ -16,8 +16,9 @@ from rljob_runtime.processes.clock import unix_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A number that was asked for. turn: of the question; 0 is the job's own number."""
+class ScaleRequest:
+    """A requested number of rollout devices. turn: number of the request; 0 is the job's own number of
+    devices."""
 
     count: int
     turn: int
@@ -25,8 +26,9 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """What the driver said last. generating: in order, the last ones leave first."""
+class _DeviceStatus:
+    """The state of the rollout devices that the driver published last. generating: in order; the last ones
+    leave first."""
 
     generating: tuple[DevicePlace, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -35,31 +37,32 @@ class _Told:
 
 
 class ScaleRequests:
-    """One run's number of rollout devices: wanted and there."""
+    """The number of rollout devices of one run: requested and present."""
 
     def __init__(
         self,
         job: ResolvedJob,
         *,
-        asked: Asked | None = None,
-        keep: Callable[[Asked], None] = lambda _: None,
+        latest: ScaleRequest | None = None,
+        persist: Callable[[ScaleRequest], None] = lambda _: None,
         clock: Callable[[], float] = unix_seconds,
     ) -> None:
-        """asked: of a driver that died. keep: called with each question, before it is answered."""
-        self._job, self._keep = job, keep
+        """latest: the request that a dead driver had. persist: called with each request before it is
+        answered."""
+        self._job, self._persist = job, persist
         self._clock = clock
         self._lock = threading.Lock()
-        own = job.spec.roles.rollout
-        self._asked = asked or Asked(count=own, turn=0, time=clock())
-        self._told = _Told()
+        initial_count = job.spec.roles.rollout
+        self._latest = latest or ScaleRequest(count=initial_count, turn=0, time=clock())
+        self._status = _DeviceStatus()
 
     @property
-    def asked(self) -> Asked:
-        """The latest question."""
-        return self._asked
+    def latest(self) -> ScaleRequest:
+        """The latest request for a number of devices."""
+        return self._latest
 
     def ask(self, count: int) -> None:
-        """Ask for `count` devices that generate; the same number again tries again what failed.
+        """Request `count` devices that generate. The same number again retries devices that failed.
 
         Raises ScaleRefused.
         """
@@ -68,16 +71,16 @@ class ScaleRequests:
             text = "; ".join(str(problem) for problem in problems)
             raise ScaleRefused(text, conflict=not is_elastic(self._job.spec))
         with self._lock:
-            turn = self._asked.turn + 1
-            asked = Asked(count=count, turn=turn, time=self._clock())
-            self._keep(asked)
-            self._asked = asked
+            turn = self._latest.turn + 1
+            request = ScaleRequest(count=count, turn=turn, time=self._clock())
+            self._persist(request)
+            self._latest = request
 
     def may_have(self, count: int) -> bool:
-        """Whether the job can run with so many."""
+        """Return whether the job can run with so many rollout devices."""
         return not scale_problems(self._job, count)
 
-    def tell(
+    def publish(
         self,
         generating: Sequence[DevicePlace],
         *,
@@ -85,8 +88,9 @@ class ScaleRequests:
         joining: int = 0,
         message: str = "",
     ) -> None:
-        """What is there now. hosts: those with a device of the job. joining: devices on their way."""
-        self._told = _Told(
+        """Publish which devices are present. hosts: those with a device of the job. joining: number of
+        devices that are starting."""
+        self._status = _DeviceStatus(
             generating=tuple(generating),
             hosts=tuple(dict.fromkeys(hosts)),
             joining=joining,
@@ -94,13 +98,13 @@ class ScaleRequests:
         )
 
     def report(self) -> RolloutReport:
-        """For whoever asked."""
-        asked, told = self._asked, self._told
+        """Return the requested and present devices as the status server reports them."""
+        request, status = self._latest, self._status
         return RolloutReport(
-            wanted=asked.count,
-            ready=len(told.generating),
-            joining=told.joining,
-            draining=list(reversed(told.generating[asked.count :])),
-            hosts=list(told.hosts),
-            message=told.message,
+            wanted=request.count,
+            ready=len(status.generating),
+            joining=status.joining,
+            draining=list(reversed(status.generating[request.count :])),
+            hosts=list(status.hosts),
+            message=status.message,
         )

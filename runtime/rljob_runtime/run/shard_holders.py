@@ -1,4 +1,4 @@
-"""Which update ranks hold what a lost one held, by arithmetic. Called by `recovery`."""
+"""Compute which update ranks hold the same shards as a lost one. Pure; called by `recovery`."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -7,70 +7,84 @@ from rljob_api.topology.devices import UpdateDegrees
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
 from rljob_runtime.worker.transfers import Transfer
 
-Alike = Mapping[str, Sequence[frozenset[int]]]
-"""By part of a `KeptState`, for each update rank those that hold the same as it does, itself among them."""
+ShardHolders = Mapping[str, Sequence[frozenset[int]]]
+"""By shard of a `KeptState`, for each update rank the ranks that hold the same as it does, itself
+included."""
 Copies = Mapping[int, Mapping[int, Collection[int]]]
-"""By rank that has second copies, and by rank that they are of: the steps that they are after."""
+"""By rank that has second copies, and by rank whose state they copy: the steps that the copies are at."""
 
 
-def alike(layouts: Mapping[str, UpdateParallelism], ranks: int) -> dict[str, list[frozenset[int]]]:
-    """layouts: of each model that is trained."""
-    found: dict[str, list[frozenset[int]]] = {}
+def shard_holders(
+    layouts: Mapping[str, UpdateParallelism], ranks: int
+) -> dict[str, list[frozenset[int]]]:
+    """Return, by shard, the ranks that hold the same as each rank. layouts: of each model that is trained."""
+    holders: dict[str, list[frozenset[int]]] = {}
     for model, layout in layouts.items():
         weights = state = [frozenset(range(ranks))] * ranks
         if layout.shared:
             grid = RankGrid(UpdateDegrees.model_validate(dict(layout)))
-            alone = [frozenset({rank}) for rank in range(ranks)]
-            same = [frozenset(grid.group(Purpose.EXPERT_DATA, rank)) for rank in range(ranks)]
-            weights = alone if layout.zero == 3 else same
-            state = alone if layout.zero else same
-        found |= {f"{model}/weights": weights, f"{model}/state": state}
-    return found
+            single = [frozenset({rank}) for rank in range(ranks)]
+            group = [frozenset(grid.group(Purpose.EXPERT_DATA, rank)) for rank in range(ranks)]
+            weights = single if layout.zero == 3 else group
+            state = single if layout.zero else group
+        holders |= {f"{model}/weights": weights, f"{model}/state": state}
+    return holders
 
 
-def sources(
-    same: Alike,
-    after: Mapping[int, int | None],
+def plan_transfers(
+    holders: ShardHolders,
+    step_by_rank: Mapping[int, int | None],
     copies: Copies,
     *,
     copied: Collection[str],
-    known: Collection[int],
+    reachable: Collection[int],
 ) -> tuple[int, list[Transfer]] | None:
-    """The latest step after which all can be, and what those that are not take from whom; None where a part
-    of the model is held nowhere.
+    """Return the latest step that all ranks can reach, and the transfers that bring every rank there. Returns
+    None if no rank has some shard of the model.
 
-    after: of the ranks that live, the step that their state is after, None where it is between two. copied:
-    parts that second copies have. known: steps that the run can go on after.
+    step_by_rank: for each living rank, the step that its state is at, None if it is between two. copied:
+    shards that second copies have. reachable: steps that the run can continue from.
     """
-    ranks = len(next(iter(same.values())))
-    steps = {at for at in after.values() if at is not None}
-    steps |= {step for of in copies.values() for held in of.values() for step in held}
-    for step in sorted(steps & {*known}, reverse=True):
-        holders = {rank for rank, at in after.items() if at == step}
+    ranks = len(next(iter(holders.values())))
+    steps = {rank_step for rank_step in step_by_rank.values() if rank_step is not None}
+    steps |= {
+        step
+        for by_owner in copies.values()
+        for copied_steps in by_owner.values()
+        for step in copied_steps
+    }
+    for step in sorted(steps & {*reachable}, reverse=True):
+        ranks_at_step = {rank for rank, rank_step in step_by_rank.items() if rank_step == step}
         with_copy = {
-            rank: sorted(holder for holder, of in copies.items() if step in of.get(rank, ()))
-            for rank in range(ranks)
-        }
-        found = [
-            _transfer(
-                part, rank, sorted(same[part][rank] & holders), with_copy[rank] * (part in copied)
+            rank: sorted(
+                holder for holder, by_owner in copies.items() if step in by_owner.get(rank, ())
             )
             for rank in range(ranks)
-            for part in same
-            if rank not in holders
+        }
+        transfers = [
+            _transfer(
+                shard,
+                rank,
+                sorted(holders[shard][rank] & ranks_at_step),
+                with_copy[rank] * (shard in copied),
+            )
+            for rank in range(ranks)
+            for shard in holders
+            if rank not in ranks_at_step
         ]
-        if None not in found:
-            return step, [each for each in found if each is not None]
+        if None not in transfers:
+            return step, [transfer for transfer in transfers if transfer is not None]
     return None
 
 
 def _transfer(
-    part: str, rank: int, peers: Sequence[int], with_copy: Sequence[int]
+    shard: str, rank: int, peers: Sequence[int], with_copy: Sequence[int]
 ) -> Transfer | None:
-    """From a rank that is there, each of them in turn, or out of a copy, its own where it has one."""
+    """Return the transfer of a shard to a rank: from each of its living peers in turn, or from a second copy,
+    its own if it has one. Returns None if there is neither."""
     if peers and rank not in with_copy:
-        return Transfer(part=part, giver=peers[rank % len(peers)], taker=rank, copied=False)
+        return Transfer(part=shard, giver=peers[rank % len(peers)], taker=rank, copied=False)
     if not with_copy:
         return None
     giver = rank if rank in with_copy else with_copy[0]
-    return Transfer(part=part, giver=giver, taker=rank, copied=True)
+    return Transfer(part=shard, giver=giver, taker=rank, copied=True)

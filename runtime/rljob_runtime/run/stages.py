@@ -1,7 +1,7 @@
-"""The stages of a batch as calls on the actors: made, waited for, and settled when one fails.
+"""The stages of a batch as calls on the actors: started, awaited, and settled when one fails.
 
-Called by the driver and by its loop over steps. Moves no sample data: it names batches, and the
-workers claim their rows in the dock.
+The driver and its loop over steps call it. It moves no sample data: it names batches, and the workers claim
+their rows in the dock.
 """
 
 import contextlib
@@ -30,24 +30,25 @@ WAREHOUSE_ANSWER_SECONDS = 5.0
 
 
 class Interrupted(Exception):
-    """The user asked to stop; what was not finished is done again on resume."""
+    """The user asked to stop. A resumed run repeats what was not finished."""
 
 
 @dataclass(slots=True, kw_only=True)
 class BatchCalls:
     """The calls of one batch by stage; a stage that was not started is missing.
 
-    now: the round of a partial rollout or of dynamic sampling that makes the batch. positions: of its
-    prompts, where a difficulty filter chooses them. beside: other batches of the step, which are lost with
-    it. devices: numbers of those whose calls `of_stage` has. peaks: of each device's memory, by its number.
-    moved: to and from the dock, by each device; traffic: by others. traces: of devices that record this
-    step, or the sync after the one before.
+    round: the round of a partial rollout or of dynamic sampling that makes the batch. positions: those of its
+    prompts, if a difficulty filter chooses them. related_batches: other batches of the step, which are lost
+    together with this one. devices: numbers of the devices, in the order of the calls in `of_stage`. peaks:
+    calls for the memory peak of each device, by its number. moved: calls for each device's dock traffic;
+    traffic: calls for that of other workers. traces: calls for the profiles of devices that record this step,
+    or the sync after the step before.
     """
 
     batch: BatchName
-    now: Round | CandidateRound | None = None
+    round: Round | CandidateRound | None = None
     positions: tuple[int, ...] = ()
-    beside: list[BatchName] = field(default_factory=list)
+    related_batches: list[BatchName] = field(default_factory=list)
     of_stage: dict[str, list[Call]] = field(default_factory=dict)
     devices: dict[str, list[int]] = field(default_factory=dict)
     peaks: dict[int, Call] = field(default_factory=dict)
@@ -56,22 +57,22 @@ class BatchCalls:
     traces: list[Call] = field(default_factory=list)
 
     def all(self) -> list[Call]:
-        """The calls of all stages."""
+        """Return the calls of all stages."""
         return [call for calls in self.of_stage.values() for call in calls]
 
     def reports(self, stage: str) -> list[Any]:
-        """What the stage's calls returned, those that failed left out. All must have ended."""
-        found = []
+        """Return what the stage's calls returned, without those that failed. All calls must have ended."""
+        returned = []
         for call in self.of_stage.get(stage, []):
             try:
-                found += results([call])
+                returned += results([call])
             except RljobError:
                 continue
-        return found
+        return returned
 
 
 def check_sums(version: int, reports: Sequence[Any]) -> None:
-    """Raise WorkerError where devices hold other weights than each other."""
+    """Raise WorkerError if devices hold different weights of the same version."""
     sums = {report.checksum for report in reports if report.checksum}
     if len(sums) > 1:
         raise WorkerError(
@@ -82,42 +83,45 @@ def check_sums(version: int, reports: Sequence[Any]) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Stages:
-    """What a run's workers are asked to do.
+    """The work that a run requests from its workers.
 
-    stop: asked during waits; True ends them with Interrupted. look: called while waiting. keep: called before
-    workers are asked for a batch, whose calls have what they are asked for. held: the
-    version of the weights that the rollout devices hold: the number of steps that made them.
-    phases: seconds of the slowest worker in each stage since they were last taken. spent: whether a
-    training batch was generated since the last sync, after which devices that swap hold the update's weights.
-    swaps: whether they do. large_deltas: whether the last changes of weights took more than they should.
+    stop: polled during waits; True ends them with Interrupted. poll: called while waiting. persist: called
+    before workers start on a batch, when the batch's calls already have their parameters. rollout_version:
+    version of the weights on the rollout devices, which is the number of steps that made them. phases:
+    seconds of the slowest worker in each stage since the last `take_phases`. generated_since_sync: whether a
+    training batch was generated since the last sync. After one, devices that swap hold the update's weights.
+    swaps: whether they swap. large_deltas: whether the last changes of weights took more than they should.
     """
 
     job: ResolvedJob
     actors: Actors
     log: EventLog
     stop: Callable[[], bool]
-    look: Callable[[], None] = lambda: None
-    keep: Callable[[], None] = lambda: None
-    held: int = 0
+    poll: Callable[[], None] = lambda: None
+    persist: Callable[[], None] = lambda: None
+    rollout_version: int = 0
     phases: dict[str, float] = field(default_factory=dict)
-    spent: bool = False
+    generated_since_sync: bool = False
     swaps: bool = False
     large_deltas: bool = False
 
     def start(self, calls: BatchCalls, stages: Iterable[str]) -> None:
-        """Begin these stages of the batch: feed, generate, reward, those of inference and of training."""
+        """Start these stages of the batch: feed, generate, reward, those of inference and of training."""
         stages = list(stages)
-        self.keep()
+        self.persist()
         if "generate" in stages:
-            if self.spent and self.swaps:
-                self.sync(self.held)
-            self.spent = calls.batch.kind == "train"
+            if self.generated_since_sync and self.swaps:
+                self.sync(self.rollout_version)
+            self.generated_since_sync = calls.batch.kind == "train"
         for stage in stages:
-            calls.of_stage[stage] = self._start(stage, calls)
-            calls.devices[stage] = self._devices(stage)
+            calls.of_stage[stage] = self._start_stage(stage, calls)
+            calls.devices[stage] = self._devices_of(stage)
 
-    def account(self, calls: BatchCalls, members: Sequence[Member], others: Sequence[Any]) -> None:
-        """Ask devices, and others who move rows, what the batch took; they answer after what they do."""
+    def request_statistics(
+        self, calls: BatchCalls, members: Sequence[Member], others: Sequence[Any]
+    ) -> None:
+        """Request from devices, and from other workers that move rows, the batch's statistics. They answer
+        after the work that is already queued."""
         for member in members:
             calls.peaks[member.role.rank] = member.worker.peaks()
         profile = self.job.spec.profile
@@ -128,19 +132,20 @@ class Stages:
         for member in members:
             calls.moved[member.role.rank] = member.worker.traffic()
 
-    def account_anew(self, calls: BatchCalls) -> None:
-        """Ask those who live; whoever was asked before may have died."""
+    def request_statistics_again(self, calls: BatchCalls) -> None:
+        """Request the statistics from the workers that live now; some that got the first request may have
+        died."""
         calls.peaks, calls.traffic, calls.moved, calls.traces = {}, [], {}, []
         actors = self.actors
-        self.account(calls, actors.members, [actors.feeder, *actors.rewards])
+        self.request_statistics(calls, actors.members, [actors.feeder, *actors.rewards])
 
     def finish(self, calls: BatchCalls, stages: Sequence[str]) -> None:
-        """Wait for stages that were started; a failure of any call of the batch ends the wait."""
+        """Wait for stages that were started. A failure of any call of the batch ends the wait."""
         for stage in stages:
-            self.wait(stage, calls.of_stage[stage], beside=calls.all())
+            self.wait(stage, calls.of_stage[stage], concurrent=calls.all())
 
-    def tell(self, calls: BatchCalls) -> None:
-        """Write when each stage ran, and errors of rewards. All calls must have ended."""
+    def write_events(self, calls: BatchCalls) -> None:
+        """Write when each stage ran, and the errors of rewards. All calls must have ended."""
         batch, held_out = calls.batch, calls.batch.kind == "eval"
         for stage in ("generate", *INFERENCE_STATES, "compare", "reward", *TRAINING_STATES):
             spans = [getattr(report, "span", report) for report in calls.reports(stage)]
@@ -148,17 +153,19 @@ class Stages:
         write_reward_errors(self.log, batch, calls.reports("reward"))
 
     def settle(self, calls: BatchCalls) -> bool:
-        """Drop a batch that cannot go on, with its pools, and say whether it was trained on all the same.
+        """Drop a batch that cannot continue, with its pools, and return whether it was trained on all the
+        same.
 
-        The update ranks agree before the first of them trains, so all have trained or none has.
+        The update ranks agree before the first of them trains, so either all have trained or none has.
         """
         self.drop(calls)
         return self.trained_on(calls)
 
     def trained_on(self, calls: BatchCalls) -> bool:
-        """Whether the update ranks have trained on a batch that was dropped, once they know."""
+        """Return whether the update ranks trained on a batch that was dropped, once their calls have
+        ended."""
         updates = calls.of_stage.get("update", [])
-        self.ended("update", updates)
+        self.wait_until_ended("update", updates)
         trained = len(calls.reports("update"))
         if trained not in (0, len(updates)):
             raise WorkerError(
@@ -168,20 +175,25 @@ class Stages:
         return trained > 0
 
     def drop(self, calls: BatchCalls) -> None:
-        """Free the rows of a batch that cannot go on, with its pools; who waits for them hears of it."""
+        """Free the rows of a batch that cannot continue, with its pools. Claims that wait for these rows
+        fail."""
         self.wait_for_warehouses()
-        now = calls.now
-        pools = (now.pool, now.next_pool) if isinstance(now, Round) else ()
-        for batch in (calls.batch, *pools, *calls.beside):
-            with contextlib.suppress(DockError):  # who is gone holds nothing that could be dropped
+        current_round = calls.round
+        pools = (
+            (current_round.pool, current_round.next_pool)
+            if isinstance(current_round, Round)
+            else ()
+        )
+        for batch in (calls.batch, *pools, *calls.related_batches):
+            with contextlib.suppress(DockError):  # a server that is gone has nothing to drop
                 drop = [self.actors.feeder.drop(batch)]
                 self.wait("drop", drop, interruptible=False)
 
     def sync(self, version: int) -> None:
-        """Give the rollout layout the update layout's weights; every engine must hold the same. Nobody takes
-        them where nothing is generated."""
+        """Give the rollout layout the update layout's weights, and check that all engines have the same.
+        Without a `generate` state, no device takes them."""
         if "generate" not in self.job.spec.states:
-            self.held = version
+            self.rollout_version = version
             return
         calls = [worker.sync(version) for worker in self.actors.devices]
         reports = self.wait("sync", calls, interruptible=False)
@@ -190,35 +202,35 @@ class Stages:
         check_sums(version, reports)
         moved = [report.reshard for report in reports if report.reshard]
         if moved:
-            self._tell_moves(reshard_event(version, moved))
+            self._write_transfer(reshard_event(version, moved))
         self.swaps = any(report.rests for report in reports)
-        self.held, self.spent = version, False
+        self.rollout_version, self.generated_since_sync = version, False
 
     def send(self, version: int) -> list[Call]:
-        """Begin to send the update layout's weights to rollout devices that go on generating."""
+        """Start to send the update layout's weights to rollout devices that continue to generate."""
         return [worker.send(version) for worker in self.actors.updating()]
 
     def switch(self, version: int) -> list[Call]:
-        """Let the rollout devices switch to what was sent, once they have generated what they generate now at
-        the latest; devices that share a model at the same place in their work."""
+        """Let the rollout devices switch to the weights that were sent, at the latest after the batch that
+        they generate now. Devices that share a model switch at the same point of their work."""
         return [worker.switch(version) for worker in self.actors.generating()]
 
     def switched(self, version: int, reports: Sequence[Any]) -> None:
-        """Note that they have. reports: of all devices that sent or switched."""
+        """Record that the rollout devices have switched. reports: of all devices that sent or switched."""
         check_sums(version, reports)
         figures = [report.in_flight for report in reports if report.in_flight]
-        self._tell_moves(in_flight_event(version, figures))
-        self.held = version
+        self._write_transfer(in_flight_event(version, figures))
+        self.rollout_version = version
 
-    def _tell_moves(self, event: ReshardEvent | InFlightEvent) -> None:
+    def _write_transfer(self, event: ReshardEvent | InFlightEvent) -> None:
         self.log.write(event)
-        told = large_deltas(event)
-        if told and not self.large_deltas:  # once, until they are small again
-            self.log.write(WarningEvent(step=event.step, message=told))
-        self.large_deltas = bool(told)
+        warning = large_deltas(event)
+        if warning and not self.large_deltas:  # once, until they are small again
+            self.log.write(WarningEvent(step=event.step, message=warning))
+        self.large_deltas = bool(warning)
 
     def wait_for_warehouses(self) -> None:
-        """Until each answers, or the run is to stop: a lost one is placed and started again, by Ray."""
+        """Wait until each warehouse answers, or the run is to stop. Ray places and restarts a lost one."""
         limit = self.job.spec.flow.stage_timeout_seconds
         deadline = monotonic() + limit
         for index, warehouse in enumerate(self.actors.warehouses):
@@ -245,7 +257,7 @@ class Stages:
         devices: Sequence[int],
         held_out: bool = False,
     ) -> None:
-        """Write when a stage ran on each worker, and keep the slowest's seconds for the step."""
+        """Write when a stage ran on each worker, and store the slowest worker's seconds for the step."""
         slowest = write_spans(
             self.log,
             self.job,
@@ -259,7 +271,7 @@ class Stages:
             self.phases[stage] = slowest
 
     def take_phases(self) -> dict[str, float]:
-        """The stages' seconds since the last call."""
+        """Return the stages' seconds since the last call, and reset them."""
         taken, self.phases = self.phases, {}
         return taken
 
@@ -268,72 +280,79 @@ class Stages:
         stage: str,
         calls: Sequence[Call],
         *,
-        beside: Sequence[Call] = (),
+        concurrent: Sequence[Call] = (),
         interruptible: bool = True,
     ) -> list[Any]:
-        """Results of the calls, in order; looks at the stop flag and the deadline meanwhile.
+        """Return the results of the calls, in order. Polls the stop flag and the deadline while it waits.
 
-        beside: calls that run at the same time. The first that fails ends the wait: others may be
-        waiting for its rows.
+        concurrent: calls that run at the same time. The first that fails ends the wait: others may be waiting
+        for its rows.
         """
         deadline = monotonic() + self.job.spec.flow.stage_timeout_seconds
         pending = list(calls)
         while pending:
-            self.look()
+            self.poll()
             done, pending = ended_of(pending, seconds=0.1, until=FIRST_EXCEPTION)
-            results(done)  # a failure of one shows at once, not when the last has ended
-            ended, beside = ended_of(beside)
+            results(done)  # raises when one call has failed, before the last has ended
+            ended, concurrent = ended_of(concurrent)
             results(ended)
             if pending and interruptible and self.stop():
                 raise Interrupted(stage)
             if pending and monotonic() > deadline:
-                raise self.late(stage, len(pending), len(calls))
+                raise self.timeout_error(stage, len(pending), len(calls))
         return results(calls)
 
-    def ended(self, stage: str, calls: Sequence[Call]) -> None:
-        """Wait until the calls have ended, well or not."""
+    def wait_until_ended(self, stage: str, calls: Sequence[Call]) -> None:
+        """Wait until all calls have ended, whether they succeeded or failed."""
         seconds = self.job.spec.flow.stage_timeout_seconds
         _, pending = ended_of(calls, seconds=seconds, until=ALL_COMPLETED)
         if pending:
-            raise self.late(stage, len(pending), len(calls))
+            raise self.timeout_error(stage, len(pending), len(calls))
 
-    def late(self, stage: str, missing: int, calls: int) -> DeadlineError:
-        """The error of a stage that took too long."""
+    def timeout_error(self, stage: str, missing: int, calls: int) -> DeadlineError:
+        """Return the error of a stage that took too long."""
         return DeadlineError(
             f"stage {stage}: {missing} of {calls} workers did not finish within "
             f"{self.job.spec.flow.stage_timeout_seconds:.0f} s (spec.flow.stageTimeoutSeconds)",
             stage=stage,
         )
 
-    def _devices(self, stage: str) -> list[int]:
-        """That `_start` asks, in its order."""
+    def _devices_of(self, stage: str) -> list[int]:
+        """Return the numbers of the devices that `_start_stage` calls, in its order."""
         if stage in ("feed", "reward"):
             return []
         generates = stage == "generate"
         members = self.actors.rollout_members() if generates else self.actors.update_members()
         return [member.role.rank for member in members]
 
-    def _start(self, stage: str, calls: BatchCalls) -> list[Call]:
-        actors, batch, now = self.actors, calls.batch, calls.now
-        if isinstance(now, CandidateRound):
-            if stage == "feed" and now.pool is None:
-                return [actors.feeder.feed_candidates(now, self.held)]
+    def _start_stage(self, stage: str, calls: BatchCalls) -> list[Call]:
+        actors, batch, current_round = self.actors, calls.batch, calls.round
+        if isinstance(current_round, CandidateRound):
+            if stage == "feed" and current_round.pool is None:
+                return [actors.feeder.feed_candidates(current_round, self.rollout_version)]
             if stage == "reward":
-                return [worker.select(now) for worker in actors.rewards[:1]]
+                return [worker.select(current_round) for worker in actors.rewards[:1]]
             if stage in INFERENCE_STATES:
-                return [worker.infer(stage, batch, now.groups) for worker in actors.updating()]
-            now = now.pool
+                return [
+                    worker.infer(stage, batch, current_round.groups) for worker in actors.updating()
+                ]
+            current_round = current_round.pool
         if stage == "feed":
-            if now:
-                return [actors.feeder.feed_pool(now, self.held)]
+            if current_round:
+                return [actors.feeder.feed_pool(current_round, self.rollout_version)]
             chosen = (calls.positions,) if calls.positions else ()
-            return [actors.feeder.feed(batch, self.held, *chosen)]
+            return [actors.feeder.feed(batch, self.rollout_version, *chosen)]
         if stage == "generate":
-            workers, each = actors.generating(), self.job.spec.rollout.parallelism.replica_devices
-            replicas = len(workers) // each
-            shares = [(worker, (rank // each, replicas)) for rank, worker in enumerate(workers)]
-            if now:
-                return [w.partial_rollout(batch, now, share) for w, share in shares]
+            workers, replica_devices = (
+                actors.generating(),
+                self.job.spec.rollout.parallelism.replica_devices,
+            )
+            replicas = len(workers) // replica_devices
+            shares = [
+                (worker, (rank // replica_devices, replicas)) for rank, worker in enumerate(workers)
+            ]
+            if current_round:
+                return [w.partial_rollout(batch, current_round, share) for w, share in shares]
             return [w.generate(batch, share) for w, share in shares]
         if stage == "reward":
             return [worker.score(batch) for worker in actors.rewards]

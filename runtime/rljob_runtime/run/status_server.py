@@ -1,16 +1,16 @@
-"""What a driver on a cluster is asked: how far it is, for other rollout devices, a checkpoint, stacks, by
+"""The HTTP server of a driver on a cluster: progress, scale requests, checkpoints, stacks, and metrics for
 Prometheus.
 
-GET /status: one JSON document with the last step, the last checkpoint, alarms, the replicas that train where
-they may be fewer, and the rollout devices. PUT
-/scale {"rollout": N}: another number of these; 202 with the document, 400 where N is wrong, 409 where
-the job cannot change it. POST /checkpoint: 202; a checkpoint comes after the step that is under way. POST
-/stacks {"deadline": NAME, "message": TEXT}: everybody's stacks are written,
-200 with what the run was doing and where they are. All want the job's token. GET /metrics: figures, for
-whoever reaches the port.
-`/`: the page of `rljob watch --web`, behind the token too.
-Subscribes to the event log; started by `launch` where the environment names a port; the other side of
-the first four is the operator's `progress`.
+GET /status: one JSON document with the last step, the last checkpoint, alarms, the replicas that train if
+they may be fewer, and the rollout devices. PUT /scale {"rollout": N}: request another number of rollout
+devices; 202 with the document, 400 if N is wrong, 409 if the job cannot change it. POST /checkpoint: 202; a
+checkpoint is written after the current step. POST /stacks {"deadline": NAME, "message": TEXT}: the stacks of
+all processes are written; 200 with what the run was doing and where they are. All of these need the job's
+token. GET /metrics: figures, without a token. GET /: the page of `rljob watch --web`, which needs the token
+too.
+
+It subscribes to the event log. `launch` starts it if the environment names a port. The operator's `progress`
+is the client of the first four.
 """
 
 import asyncio
@@ -50,16 +50,16 @@ from rljob_runtime.run.scale_requests import ScaleRequests
 
 STACKS_FIELDS = ("deadline", "message")
 REWARD_DIGITS = 4
-"""`kubectl get rljobs` shows what is stored."""
+"""Decimals of a reward: `kubectl get rljobs` shows it as it is stored."""
 
 
 class StatusServer:
-    """Serves the run's progress until `close`. port: 0 takes a free one, told by `port`.
+    """Serves the run's progress until `close`. port: 0 takes a free one, which `port` returns.
 
-    requests: where other numbers of rollout devices are asked for. figures: what /metrics shows. copied:
-    what counts as the last checkpoint is its copy on remote storage. run: what the page shows, read once
-    somebody looks at it. stacks: where everybody's are asked for. save: set where a checkpoint is, after
-    keep_save was called.
+    requests: takes requests for other numbers of rollout devices. figures: shown by /metrics. copied: the
+    last checkpoint is its copy on remote storage. run: shown by the page, read once a client requests it.
+    stacks: takes requests for stacks. save: set when a checkpoint is requested, after persist_save was
+    called.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class StatusServer:
         run: WatchedRun,
         stacks: StacksRequests,
         save: threading.Event,
-        keep_save: Callable[[], None] = lambda: None,
+        persist_save: Callable[[], None] = lambda: None,
         copied: bool = False,
         host: str = "0.0.0.0",
     ) -> None:
         self._total_steps = total_steps
         self._saved = CopiedEvent if copied else CheckpointEvent
         self.requests, self.figures, self.stacks = requests, figures, stacks
-        self.save, self.keep_save = save, keep_save
+        self.save, self.persist_save = save, persist_save
         self._token = token
         self._document: dict[str, Any] = {}
         self._slow: dict[tuple[object, ...], str] = {}
-        self._told = threading.Event()
-        self._told.set()  # there is nothing to tell yet
+        self._reported = threading.Event()
+        self._reported.set()  # there is nothing to report yet
         routes = [
             web.get("/metrics", self._answer_metrics),
             web.get("/status", self._answer_status),
@@ -98,7 +98,7 @@ class StatusServer:
         self.port = self._server.start()[1]
 
     def on_event(self, event: Event) -> None:
-        """Take up a step, a checkpoint or an alarm."""
+        """Add a step, a checkpoint, an alarm or another fact of the status to the document."""
         if isinstance(event, StepEvent):
             progress = progress_of(event, self._total_steps)
             self._document = {**self._document, "progress": _plain(progress)}
@@ -115,32 +115,35 @@ class StatusServer:
                 self._slow[key] = straggler_text(event)
             self._take_alarm("straggler", event.step, "; ".join(self._slow.values()))
         elif isinstance(event, ReplicasEvent):
-            told = {name: getattr(event, name) for name in ReplicasReport.model_fields}
-            self._document = {**self._document, "replicas": _plain(ReplicasReport(**told))}
+            replica_fields = {name: getattr(event, name) for name in ReplicasReport.model_fields}
+            self._document = {
+                **self._document,
+                "replicas": _plain(ReplicasReport(**replica_fields)),
+            }
         elif isinstance(event, CheckpointEvent | CopiedEvent) and isinstance(event, self._saved):
             time = datetime.fromtimestamp(event.time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             path = event.uri if isinstance(event, CopiedEvent) else event.path
             saved = LastCheckpoint(step=event.step, path=path, time=time)
             self._document = {**self._document, "checkpoint": _plain(saved)}
         if isinstance(event, StepEvent | AlarmEvent | StragglerEvent | self._saved):
-            self._told.clear()
+            self._reported.clear()
 
     def _take_alarm(self, name: str, step: int, message: str) -> None:
-        """An alarm as it is now; without a message it is over."""
+        """Replace an alarm in the document; without a message it is over."""
         others = [alarm for alarm in self._document.get("alarms", []) if alarm["name"] != name]
         if message:
             others.append(_plain(AlarmReport(name=name, step=step, message=message)))
         self._document = {**self._document, "alarms": others}
 
     def document(self) -> bytes:
-        """The answer's body; from now on the last news has been told."""
-        self._told.set()  # first: what comes while the body is made may not be in it
+        """Return the body of the answer. The latest news counts as reported from now on."""
+        self._reported.set()  # first: events during this call may not be in the body
         rollout = self.requests.report().model_dump(mode="json", by_alias=True)
         return json.dumps({**self._document, "rollout": rollout}).encode()
 
     def close(self, *, wait_seconds: float = 0.0) -> None:
-        """Stop listening, once the last news has been asked for or `wait_seconds` have passed."""
-        self._told.wait(wait_seconds)
+        """Stop listening once a client has requested the latest news, or after `wait_seconds`."""
+        self._reported.wait(wait_seconds)
         self._server.stop()
 
     async def _answer_metrics(self, _: web.Request) -> web.Response:
@@ -161,19 +164,19 @@ class StatusServer:
 
     async def _answer_checkpoint(self, request: web.Request) -> web.Response:
         self._admit(request)
-        self.keep_save()
+        self.persist_save()
         self.save.set()
         return web.Response(status=202)
 
     async def _answer_stacks(self, request: web.Request) -> web.Response:
         self._admit(request)
         body = await _json(request)
-        asked = [body.get(name) for name in STACKS_FIELDS] if isinstance(body, dict) else []
-        if not asked or not all(isinstance(text, str) and text for text in asked):
+        texts = [body.get(name) for name in STACKS_FIELDS] if isinstance(body, dict) else []
+        if not texts or not all(isinstance(text, str) and text for text in texts):
             message = "the body must have the texts deadline and message"
             return web.json_response({"error": message}, status=400)
-        told = await asyncio.to_thread(self.stacks.ask, *map(str, asked))
-        return web.json_response({"told": told})
+        outcome = await asyncio.to_thread(self.stacks.ask, *map(str, texts))
+        return web.json_response({"told": outcome})
 
     def _admit(self, request: web.Request) -> None:
         if not bears_token(request, self._token):
@@ -181,7 +184,7 @@ class StatusServer:
 
 
 async def _json(request: web.Request) -> Any:
-    """The body; None where it is too long or not JSON."""
+    """Return the parsed body; None if it is too long or not JSON."""
     try:
         return parse_json(await short_body(request))
     except (ValueError, web.HTTPRequestEntityTooLarge):
@@ -197,7 +200,7 @@ def _count(body: Any) -> int:
 
 
 def progress_of(event: StepEvent, total_steps: int) -> Progress:
-    """A `step` event as the RLJob's status has it."""
+    """Return a `step` event as the RLJob's status shows it."""
     metrics = event.metrics
     speed, eta = metrics.get("tokens_per_second"), metrics.get("eta_seconds")
     return Progress(
@@ -210,7 +213,7 @@ def progress_of(event: StepEvent, total_steps: int) -> Progress:
 
 
 def data_path(states: Mapping[str, Mapping[str, int]]) -> str | None:
-    """How rows reach workers, from a `dock` event's counts by state; None where none did."""
+    """Return how rows reach workers, from a `dock` event's counts by state; None if none did."""
     used = {kind for kind in ("shared", "tcp") if any(paths[kind] for paths in states.values())}
     return None if not used else used.pop() if len(used) == 1 else "mixed"
 

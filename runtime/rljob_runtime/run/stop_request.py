@@ -1,5 +1,5 @@
-"""Asking a run to stop: Ctrl-C on a terminal, SIGTERM on a cluster. Called by `launch`, and by `supervisor`
-for the driver below it."""
+"""Requests to stop a run: Ctrl-C on a terminal, SIGTERM on a cluster. `launch` uses it, and `supervise` for
+the driver below it."""
 
 import contextlib
 import os
@@ -10,32 +10,35 @@ from types import FrameType
 from rljob_api.spec.exit_codes import ExitCode
 
 FROM_ABOVE = signal.SIGUSR2
-"""What the process above a driver tells it with. Ray ends a job by SIGTERM to all of its processes, of which
-the driver would take its own and the one that is passed on for two requests."""
+"""Signal from the process above a driver. Ray ends a job by SIGTERM to all of its processes. A driver would
+take its own SIGTERM and the forwarded one for two requests."""
 
 
 class StopRequest:
-    """Ctrl-C: the first asks the run to stop, the second ends the process at once."""
+    """Whether a run is to stop: the first Ctrl-C asks it to, the second ends the process immediately."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def __call__(self) -> bool:
-        return self.asked
+        return self.requested
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Signal handler."""
-        if self.asked:
+        """Handle a signal: request a stop, or end the process at the second one."""
+        if self.requested:
             os._exit(ExitCode.KILLED)  # the reaper ends Ray's processes
-        self.asked = True
+        self.requested = True
 
 
 @contextlib.contextmanager
 def stop_signals(stop: StopRequest, *, from_above: bool = False) -> Iterator[None]:
-    """Within, SIGINT and SIGTERM ask the run to stop; with a process above, what comes from there alone."""
-    given = dict.fromkeys((signal.SIGINT, signal.SIGTERM), _nothing if from_above else stop.handle)
-    given |= {FROM_ABOVE: stop.handle} if from_above else {}
-    previous = {number: signal.signal(number, handler) for number, handler in given.items()}
+    """Let SIGINT and SIGTERM request a stop within the body. With a process above, only signals from there
+    do."""
+    handlers = dict.fromkeys(
+        (signal.SIGINT, signal.SIGTERM), _ignore if from_above else stop.handle
+    )
+    handlers |= {FROM_ABOVE: stop.handle} if from_above else {}
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
@@ -43,5 +46,5 @@ def stop_signals(stop: StopRequest, *, from_above: bool = False) -> Iterator[Non
             signal.signal(number, handler)
 
 
-def _nothing(number: int, frame: FrameType | None) -> None:
-    """No SIG_IGN, which processes that this one starts would have, too."""
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Ignore a signal. SIG_IGN would be inherited by the processes that this one starts."""

@@ -1,10 +1,11 @@
-"""What a driver knows alone outlives it, and another one takes over: the same run on the same workers.
+"""State that only a driver has outlives it, so that another driver continues the same run on the same
+workers.
 
-`launch` makes a `Succession`, which keeps things in the process above (`processes.holder`): who works, once
-all are there and whenever that changes, and a `Position` before workers are asked for a batch and after each
-step. Weights, samples, events and checkpoints are in workers and files. `loop` has what was cut dropped and
-begun again, as when a device dies (`recovery`). Without Ray workers end with their driver, and nothing is
-kept.
+`launch` creates a `Succession`, which stores values in the process above (`processes.holder`). These are the
+workers, once all exist and whenever they change, and a `DriverState` before workers start on a batch and
+after each step. Weights, samples, events and checkpoints are in workers and files. `loop` drops interrupted
+work and starts it again, as when a device dies (`recovery`). Without Ray, workers end with their driver, and
+nothing is stored.
 """
 
 import pickle
@@ -40,7 +41,7 @@ from rljob_runtime.record.events import (
 from rljob_runtime.run.alarm_watch import AlarmWatch
 from rljob_runtime.run.driver import Driver
 from rljob_runtime.run.run_request import RunRequest
-from rljob_runtime.run.scale_requests import Asked
+from rljob_runtime.run.scale_requests import ScaleRequest
 from rljob_runtime.run.stages import BatchCalls
 from rljob_runtime.run.stragglers import StragglerWatch
 from rljob_runtime.samples.batches import BatchName
@@ -50,26 +51,34 @@ RECENT_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Open:
-    """A batch on its way, as `BatchCalls`."""
+class OpenBatch:
+    """A batch in flight, as `BatchCalls` without its calls."""
 
     batch: BatchName
-    now: Round | CandidateRound | None
+    round: Round | CandidateRound | None
     positions: tuple[int, ...]
-    beside: tuple[BatchName, ...]
+    related_batches: tuple[BatchName, ...]
 
     @classmethod
-    def of(cls, calls: BatchCalls) -> "Open":
-        """Without its calls, which end with who made them."""
-        beside = tuple(calls.beside)
-        return cls(batch=calls.batch, now=calls.now, positions=calls.positions, beside=beside)
+    def of(cls, calls: BatchCalls) -> "OpenBatch":
+        """Return the batch without its calls, which end with the driver that made them."""
+        related_batches = tuple(calls.related_batches)
+        return cls(
+            batch=calls.batch,
+            round=calls.round,
+            positions=calls.positions,
+            related_batches=related_batches,
+        )
 
     def calls(self, driver: Driver) -> BatchCalls:
-        """What workers reported of it, once they have ended what they were asked."""
+        """Return calls for what workers reported of the batch, answered once they have ended their work."""
         calls = BatchCalls(
-            batch=self.batch, now=self.now, positions=self.positions, beside=[*self.beside]
+            batch=self.batch,
+            round=self.round,
+            positions=self.positions,
+            related_batches=[*self.related_batches],
         )
-        rounds = [each for each in self.beside if each.kind == "candidates"]
+        rounds = [batch for batch in self.related_batches if batch.kind == "candidates"]
         actors = driver.actors
         for stage in driver.job.spec.states:
             if stage not in ("generate", "compare", "reward", *INFERENCE_STATES, *TRAINING_STATES):
@@ -79,125 +88,132 @@ class Open:
             workers = actors.rewards if stage == "reward" else [m.worker for m in members]
             trains = stage in (*TRAINING_STATES, "compare")
             for name in [self.batch] if trains else [*rounds, self.batch]:
-                asked = [worker.past_report(stage, name) for worker in workers]
-                calls.of_stage.setdefault(stage, []).extend(asked)
+                report_calls = [worker.past_report(stage, name) for worker in workers]
+                calls.of_stage.setdefault(stage, []).extend(report_calls)
                 ranks = [] if stage == "reward" else [member.role.rank for member in members]
                 calls.devices.setdefault(stage, []).extend(ranks)
         return calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """Where a driver stands. size: of the events' file then; what is told later is not known here. rest: of
-    what another driver had told before, what this one has not come to yet. Others as the driver and its parts
-    have them."""
+class DriverState:
+    """The state of a driver. size: length of the events' file; later events are not part of this state.
+    already_written: events of an earlier driver that this one has not reached yet, and does not write again.
+    The other fields are those of the driver and its components."""
 
-    begun: bool
+    initialized: bool
     step: int
-    lives: int
-    told: int
+    num_recoveries: int
+    num_reported_steps: int
     size: int
-    rest: Counter[object]
+    already_written: Counter[object]
     schedule: Schedule
-    before: PromptState | None
+    prompts_before: PromptState | None
     chains: dict[int, str]
     rollbacks: int
     skipped: int
     alarms: AlarmWatch
-    slow: StragglerWatch
+    stragglers: StragglerWatch
     replaced: dict[int, int]
-    seen: Asked
+    request: ScaleRequest
     failed: int
-    evaluated: list[int]
+    evaluated_steps: list[int]
     best: Best
     step_seconds: list[float]
     dropped: dict[int, Counter[str]]
     held_out: BatchName | None
     resized: ResizeEvent | None
-    open: dict[int, Open]
+    open: dict[int, OpenBatch]
     attempts: Counter[int]
     failures: Counter[int]
-    marked: float
+    step_started_s: float
 
     @classmethod
-    def of(cls, driver: Driver) -> "Position":
-        """Where it stands now."""
+    def of(cls, driver: Driver) -> "DriverState":
+        """Return the current state of a driver."""
         steps, actions = driver.steps, driver.alarm_actions
         batches: Mapping[int, BatchCalls] = steps.batches if steps else {}
         return cls(
-            begun=driver.begun,
+            initialized=driver.initialized,
             step=driver.step,
-            lives=driver.lives,
-            told=driver.told,
+            num_recoveries=driver.num_recoveries,
+            num_reported_steps=driver.num_reported_steps,
             size=driver.log.size,
-            rest=driver.log.already_written,
+            already_written=driver.log.already_written,
             schedule=driver.schedule,
-            before=driver.before,
+            prompts_before=driver.prompts_before,
             chains=driver.chains,
             rollbacks=actions.rollbacks,
             skipped=actions.skipped,
             alarms=actions.watch,
-            slow=driver.stragglers.watch,
+            stragglers=driver.stragglers.watch,
             replaced=driver.stragglers.replaced,
-            seen=driver.elastic.seen,
+            request=driver.elastic.request,
             failed=driver.elastic.failed,
-            evaluated=driver.evaluated,
+            evaluated_steps=driver.evaluated_steps,
             best=driver.early_stopping.best,
             step_seconds=driver.step_seconds[-RECENT_STEPS:],
             dropped=driver.dropped,
             held_out=driver.held_out,
             resized=driver.resized,
-            open={number: Open.of(calls) for number, calls in batches.items()},
+            open={number: OpenBatch.of(calls) for number, calls in batches.items()},
             attempts=steps.attempts if steps else Counter(),
             failures=steps.failures if steps else Counter(),
-            marked=steps.marked if steps else 0.0,
+            step_started_s=steps.step_started_s if steps else 0.0,
         )
 
-    def give(self, driver: Driver) -> None:
-        """Let a new driver stand there. What was cut is dropped later."""
-        driver.begun, driver.step, driver.lives = self.begun, self.step, self.lives
-        driver.schedule, driver.before = self.schedule, self.before
+    def apply_to(self, driver: Driver) -> None:
+        """Set a new driver to this state. Interrupted work is dropped later."""
+        driver.initialized, driver.step, driver.num_recoveries = (
+            self.initialized,
+            self.step,
+            self.num_recoveries,
+        )
+        driver.schedule, driver.prompts_before = self.schedule, self.prompts_before
         driver.chains = self.chains
         driver.alarm_actions.rollbacks, driver.alarm_actions.skipped = self.rollbacks, self.skipped
         driver.alarm_actions.watch = self.alarms
-        driver.stragglers.watch, driver.stragglers.replaced = self.slow, self.replaced
-        driver.elastic.seen, driver.elastic.failed = self.seen, self.failed
-        driver.evaluated = self.evaluated
-        if driver.job.spec.evaluation is not None:  # one that was cut is made again
+        driver.stragglers.watch, driver.stragglers.replaced = self.stragglers, self.replaced
+        driver.elastic.request, driver.elastic.failed = self.request, self.failed
+        driver.evaluated_steps = self.evaluated_steps
+        if driver.job.spec.evaluation is not None:  # an interrupted evaluation is repeated
             self.best.write(driver.store.folder)
         driver.step_seconds, driver.dropped = self.step_seconds, self.dropped
-        driver.earlier = self.told - len(self.step_seconds)
+        driver.earlier_steps = self.num_reported_steps - len(self.step_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """What a driver takes over. seen: how the one before it died; since: when, unix seconds. saved: the last
-    checkpoint that was told, -1 without."""
+class Takeover:
+    """The state that a driver takes over. description: how the driver before it died. since: when it died,
+    Unix seconds. saved: step of the last checkpoint that was reported, -1 without."""
 
-    position: Position
-    seen: str
+    state: DriverState
+    description: str
     since: float
     saved: int
 
     def batches(self, driver: Driver) -> dict[int, BatchCalls]:
-        """Those that were on their way, by their steps; 0: an evaluation."""
-        found = {number: each.calls(driver) for number, each in self.position.open.items()}
-        if self.position.held_out is not None:
-            found[0] = BatchCalls(batch=self.position.held_out)
-        return found
+        """Return the batches that were in flight, by their steps; 0 stands for an evaluation."""
+        batches = {
+            number: open_batch.calls(driver) for number, open_batch in self.state.open.items()
+        }
+        if self.state.held_out is not None:
+            batches[0] = BatchCalls(batch=self.state.held_out)
+        return batches
 
-    def tell_rest(self, driver: Driver) -> None:
-        """What was done, and perhaps not told any more. Nobody writes checkpoints."""
-        if self.position.resized is not None:
-            driver.log.write(self.position.resized)
+    def write_missing_events(self, driver: Driver) -> None:
+        """Write the events of work that was done but perhaps not reported. No process may be writing
+        checkpoints."""
+        if self.state.resized is not None:
+            driver.log.write(self.state.resized)
         last = driver.store.last_step()
         if last is not None and last > self.saved:
             driver.log.write(CheckpointEvent(step=last, path=str(driver.store.path(last))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
-    """A run's folder, the step that it went on after, and when it began (unix seconds)."""
+class RunStart:
+    """The folder of a run, the step that it resumed from, and when it started (Unix seconds)."""
 
     folder: Path
     resumed_from: int | None
@@ -205,130 +221,136 @@ class Begun:
 
 
 class Succession:
-    """Of one driver. link: to the process above it, None without."""
+    """The succession of one driver. link: to the process above the driver, None without one."""
 
     def __init__(self, link: Link | None) -> None:
         self.link = link
         self._died: dict[str, Any] = link.ask("who_died") if link else {}
-        self._kept = link.kept() if link and self._died else {}
-        self.begun: Begun | None = self._found("begun")
-        """By the driver before; None where there was none, or it had begun nothing."""
-        self.joins = self.begun is not None and "position" in self._kept
-        """Whether its workers were all there: they are gone on with. Otherwise the run resumes."""
+        self._stored = link.kept() if link and self._died else {}
+        self.run_start: RunStart | None = self._load("begun")
+        """The start that the driver before recorded; None without such a driver or such a start."""
+        self.continues_workers = self.run_start is not None and "position" in self._stored
+        """Whether all its workers had started: this driver continues with them. Otherwise the run resumes."""
         self._earlier: list[Event] = []
         self._present: list[Any] = []
 
     def request(self, request: RunRequest) -> RunRequest:
-        """In the same folder as the driver before."""
-        if self.begun is None:
+        """Return the request in the same folder as that of the driver before."""
+        if self.run_start is None:
             return request
-        return replace(request, output=self.begun.folder, resume="if-any")
+        return replace(request, output=self.run_start.folder, resume="if-any")
 
     def begin(self, folder: Path, *, resumed_from: int | None) -> None:
-        """The run has its folder."""
-        started = self.begun.started if self.begun else time.time()
-        self.begun = Begun(folder=folder, resumed_from=resumed_from, started=started)
-        self._keep(begun=self.begun)
+        """Record that the run has its folder."""
+        started = self.run_start.started if self.run_start else time.time()
+        self.run_start = RunStart(folder=folder, resumed_from=resumed_from, started=started)
+        self._persist(begun=self.run_start)
 
-    def tell_beginning(self, log: EventLog) -> None:
-        """That the driver before this one died before its workers were all there: they began again."""
+    def report_restart(self, log: EventLog) -> None:
+        """Report that the driver before this one died before all of its workers had started, so that they
+        started again."""
         if self._died:
             log.write(
                 RecoveryEvent(
                     devices=[],
                     others=["driver"],
                     hosts=[],
-                    step=(self.begun and self.begun.resumed_from) or 0,
+                    step=(self.run_start and self.run_start.resumed_from) or 0,
                     source="none",
                     seconds=time.time() - float(self._died["since"]),
                     message=str(self._died["seen"]),
                 )
             )
 
-    def stops(self) -> bool:
-        """This process hears signals from now on. Whether the run was asked to stop before."""
+    def start_listening(self) -> bool:
+        """Declare that this process handles signals from now on. Returns whether the run was requested to
+        stop before."""
         return bool(self.link and self.link.ask("listens"))
 
     def take_events(self, log: EventLog) -> list[Event]:
-        """What was told since this run began, or was resumed, for those who count; what was told after the
-        last position is not told again."""
-        if not self.joins:
+        """Return the events since this run started or was resumed, for subscribers that count. Events after
+        the last stored state are not written again."""
+        if not self.continues_workers:
             return []
-        position: Position = self._found("position")
+        state: DriverState = self._load("position")
         with log.path.open("rb") as lines:
-            told = [*events_in(lines_until(lines, position.size))]
-            late = [*events_in(lines)]
-        starts = [place for place, e in enumerate(told) if isinstance(e, RunStartedEvent)]
-        log.already_written = position.rest
+            events = [*events_in(lines_until(lines, state.size))]
+            late_events = [*events_in(lines)]
+        start_indices = [index for index, e in enumerate(events) if isinstance(e, RunStartedEvent)]
+        log.already_written = state.already_written
         log.already_written.update(
-            what for event in late if (what := event_identity(event)) is not None
+            content for event in late_events if (content := event_identity(event)) is not None
         )
-        self._earlier = [*told[starts[-1] if starts else 0 :], *late]
+        self._earlier = [*events[start_indices[-1] if start_indices else 0 :], *late_events]
         return self._earlier
 
     def board(self, workers: Workers) -> tuple[str, int]:
-        """Token of the run, and the port of its switchboard, by which workers know it."""
-        found: tuple[str, int] | None = self._found("board") if self.joins else None
-        if found is None:
-            found = secrets.token_hex(32), workers.hold_ports(1)[0]
-            self._keep(board=found)
-        return found
+        """Return the run's token and the port of its switchboard, by which workers reach it."""
+        token_and_port: tuple[str, int] | None = (
+            self._load("board") if self.continues_workers else None
+        )
+        if token_and_port is None:
+            token_and_port = secrets.token_hex(32), workers.hold_ports(1)[0]
+            self._persist(board=token_and_port)
+        return token_and_port
 
-    def asked(self) -> Asked | None:
-        """The number of rollout devices that was asked for last."""
-        asked: Asked | None = self._found("asked") if self.joins else None
-        return asked
+    def scale_request(self) -> ScaleRequest | None:
+        """Return the latest request for a number of rollout devices."""
+        request: ScaleRequest | None = self._load("asked") if self.continues_workers else None
+        return request
 
-    def save_asked(self) -> bool:
-        """Whether a checkpoint was asked for that was not made."""
-        return self.joins and bool(self._found("save"))
+    def save_requested(self) -> bool:
+        """Return whether a checkpoint was requested that was not written."""
+        return self.continues_workers and bool(self._load("save"))
 
-    def keep_asked(self, asked: Asked) -> None:
-        """Another number is asked for."""
-        self._keep(asked=asked)
+    def persist_scale_request(self, request: ScaleRequest) -> None:
+        """Store a request for another number of rollout devices."""
+        self._persist(asked=request)
 
-    def keep_save(self) -> None:
-        """A checkpoint is."""
-        self._keep(save=True)
+    def persist_save_request(self) -> None:
+        """Store a request for a checkpoint."""
+        self._persist(save=True)
 
     def actors(self, workers: Workers) -> Actors | None:
-        """The run's workers; None where they are to be started. workers: where."""
+        """Return the run's workers; None if they are to be started. workers: where they run."""
         if self.link is None:
             return None
-        actors: Actors | None = self._found("actors") if self.joins else None
+        actors: Actors | None = self._load("actors") if self.continues_workers else None
         if actors is None:
             self.link.ask("end_others", [], [])
             return None
-        kept: Any = actors.pool.workers
-        kept.maker = self.link
+        earlier_workers: Any = actors.pool.workers
+        earlier_workers.maker = self.link
         served = [*actors.warehouses, *actors.controllers.values(), actors.feeder, *actors.rewards]
         present: list[Any] = [*actors.devices, *served]
         actors.pool.nodes &= {member.role.node for member in (*actors.members, *actors.left_out)}
-        self.link.ask("end_others", [w.actor for w in present], kept.held(actors.pool.nodes))
+        self.link.ask(
+            "end_others", [w.actor for w in present], earlier_workers.held(actors.pool.nodes)
+        )
         return actors
 
-    def follow(self, driver: Driver) -> Taken | None:
-        """Keep what this driver knows from now on. Returns what it takes over."""
+    def follow(self, driver: Driver) -> Takeover | None:
+        """Store this driver's state from now on. Returns the state that it takes over."""
         if self.link is None:
             return None
-        driver.keep = partial(self._keep_position, driver)
-        if not self.joins:
-            driver.keep()
+        driver.persist = partial(self._persist_state, driver)
+        if not self.continues_workers:
+            driver.persist()
             return None
-        position: Position = self._found("position")
-        position.give(driver)
+        state: DriverState = self._load("position")
+        state.apply_to(driver)
         saved = [e.step for e in cut_rewound(self._earlier) if isinstance(e, CheckpointEvent)]
-        resumed = self.begun.resumed_from if self.begun else None
-        return Taken(
-            position=position,
-            seen=str(self._died["seen"]),
+        resumed = self.run_start.resumed_from if self.run_start else None
+        return Takeover(
+            state=state,
+            description=str(self._died["seen"]),
             since=float(self._died["since"]),
             saved=max([-1 if resumed is None else resumed, *saved[-1:]]),
         )
 
-    def _keep_position(self, driver: Driver) -> None:
-        """And who works, where that has changed: there may be many."""
-        position, save = Position.of(driver), driver.asked_to_save.is_set()
+    def _persist_state(self, driver: Driver) -> None:
+        """Store the driver's state, and its workers if they have changed: there may be many."""
+        state, save = DriverState.of(driver), driver.save_requested.is_set()
         actors, workers = driver.actors, driver.actors.pool.workers
         present = [
             *actors.devices,
@@ -338,13 +360,13 @@ class Succession:
         ]
         changed = {} if present == self._present else {"actors": actors}
         self._present = present
-        self._keep(driver.told, position=position, save=save, **changed)
+        self._persist(driver.num_reported_steps, position=state, save=save, **changed)
 
-    def _found(self, name: str) -> Any:
-        """What the driver before has kept; None where it had not. Handles of Ray need Ray."""
-        content = self._kept.get(name)
-        return None if content is None else pickle.loads(content)  # noqa: S301 (its own)
+    def _load(self, name: str) -> Any:
+        """Return a value that the driver before stored; None if it stored none. Handles of Ray need Ray."""
+        content = self._stored.get(name)
+        return None if content is None else pickle.loads(content)  # noqa: S301 (stored by this program)
 
-    def _keep(self, told: int | None = None, **values: Any) -> None:
+    def _persist(self, num_reported_steps: int | None = None, **values: Any) -> None:
         if self.link is not None:
-            self.link.keep(told, **values)
+            self.link.keep(num_reported_steps, **values)

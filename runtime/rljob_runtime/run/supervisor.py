@@ -1,8 +1,8 @@
-"""The process above a run's drivers on Ray: starts one, and another where it is killed.
+"""The process above a run's drivers on Ray: it starts one, and another if that is killed.
 
-Called by the command line. It has what must outlive a driver (`processes.holder`), trains nothing and decides
-nothing: a driver that ends by itself ends the run, with its exit code. The driver hears of signals from here
-alone.
+The command line calls it. It owns what must outlive a driver (`processes.holder`); it neither trains nor
+decides. A driver that ends regularly ends the run, with its exit code. Only this process forwards signals to
+the driver.
 """
 
 import contextlib
@@ -23,27 +23,27 @@ from rljob_runtime.run.run_request import RunRequest
 from rljob_runtime.run.stop_request import FROM_ABOVE
 
 GONE_SECONDS = 60.0
-"""Until the system tells how a driver ended that has ended."""
+"""How long the system may take to report the exit status of a driver that has ended."""
 MOST_WITHOUT_STEP = 3
 """Drivers that take over and finish no step: the next death ends the run."""
 
 
 def supervise(request: RunRequest, command: Sequence[str]) -> int:
-    """Train on Ray. Returns the exit code. command: of a driver; the number of this process and that of its
-    pipe follow."""
-    own = Supervisor(request, command)
-    with own.holder, own.forwarding():
-        code = own.run()
-        if code == ExitCode.KILLED:  # by a second Ctrl-C, which waits for nothing
+    """Train on Ray. Returns the exit code. command: that of a driver; the number of this process and that of
+    its pipe are appended."""
+    supervisor = Supervisor(request, command)
+    with supervisor.holder, supervisor.forwarding():
+        code = supervisor.run()
+        if code == ExitCode.KILLED:  # by a second Ctrl-C, which does not wait
             os._exit(code)
-    if code < 0:  # so that whoever started the run sees how it ended
+    if code < 0:  # so that the parent process sees how the run ended
         signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
         os.kill(os.getpid(), -code)
     return code
 
 
 class Supervisor:
-    """Of one run."""
+    """The supervisor of one run's drivers."""
 
     def __init__(self, request: RunRequest, command: Sequence[str]) -> None:
         self.holder = Holder(request.packed(), resolve(request.job), request.ray_address)
@@ -51,44 +51,44 @@ class Supervisor:
         self._driver: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
-        """Until a driver has ended by itself, or too many have died without a step between. The last one's
-        return code."""
-        tried, told = 0, 0
+        """Run drivers until one has ended regularly, or too many have died without a step between. Returns
+        the last one's return code."""
+        attempts, reported_steps = 0, 0
         while True:
             code = self._drive()
             if code >= 0:
                 return code
-            if self.holder.told != told:
-                tried, told = 0, self.holder.told
-            tried += 1
-            if tried > MOST_WITHOUT_STEP:
+            if self.holder.told != reported_steps:
+                attempts, reported_steps = 0, self.holder.told
+            attempts += 1
+            if attempts > MOST_WITHOUT_STEP:
                 return code
-            seen = f"the driver was killed by signal {-code}"
-            self.holder.facts = {"seen": seen, "since": time.time()}
+            description = f"the driver was killed by signal {-code}"
+            self.holder.facts = {"seen": description, "since": time.time()}
             sys.stderr.write(f"{self.holder.facts['seen']}; another one takes over\n")
 
     def _drive(self) -> int:
-        """A driver's life; its return code."""
-        ours, theirs = socket.socketpair()
-        number = theirs.fileno()
+        """Run one driver until it ends, and return its return code."""
+        parent_end, driver_end = socket.socketpair()
+        descriptor = driver_end.fileno()
         self.holder.listening = False
         self._driver = subprocess.Popen(
-            [*self._command, str(os.getpid()), str(number)],
-            pass_fds=[number],
-            process_group=0,  # a terminal's Ctrl-C, and Ray's end of a job, come to it from here alone
+            [*self._command, str(os.getpid()), str(descriptor)],
+            pass_fds=[descriptor],
+            process_group=0,  # Ctrl-C and Ray's end of a job reach it only from here
         )
-        theirs.close()
-        ended = os.pidfd_open(self._driver.pid)
+        driver_end.close()
+        exit_descriptor = os.pidfd_open(self._driver.pid)
         try:
-            with Connection(ours.detach()) as connection:
-                self.holder.serve(connection, ended)
+            with Connection(parent_end.detach()) as connection:
+                self.holder.serve(connection, exit_descriptor)
             return self._driver.wait(GONE_SECONDS)
         finally:
-            os.close(ended)
+            os.close(exit_descriptor)
 
     @contextlib.contextmanager
     def forwarding(self) -> Iterator[None]:
-        """Within, the driver that lives hears of SIGINT and SIGTERM."""
+        """Forward SIGINT and SIGTERM to the living driver within the body."""
         signals = (signal.SIGINT, signal.SIGTERM)
         previous = {number: signal.signal(number, self._forward) for number in signals}
         try:
@@ -98,7 +98,8 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
-        """A driver that does not listen yet hears of it when it does; a second time ends all at once."""
+        """Forward a signal. A driver that does not listen yet gets it when it does; a second signal ends
+        everything."""
         self.holder.stops += 1
         driver = self._driver
         if self.holder.listening and driver is not None and driver.poll() is None:

@@ -1,8 +1,8 @@
 """Names of batches and rows in the dock: `train/12`, `eval/40`, and `train/12/3/0` for a row.
 
 A retried step appends its attempt (`train/12~1`): new rows in the dock, the same seeds. After a rollback, it
-appends how many steps were skipped (`train/12+5`): other prompts, other seeds. `pool/12` are
-the prompts that a partial rollout works on for step 12; `candidates/12` those of a round of dynamic sampling.
+appends how many steps were skipped (`train/12+5`): other prompts, other seeds. `pool/12` are the prompts of a
+partial rollout for step 12; `candidates/12` those of a round of dynamic sampling.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchName:
-    """A step's training rows, an evaluation's rows, or the prompts that a step's rows come from. suite: of an
-    evaluation, the name of its set; empty for the job's own held-out prompts."""
+    """The name of a batch: a step's training rows, an evaluation's rows, or the prompts that a step's rows
+    come from. suite: name of an evaluation's set; empty for the job's own held-out prompts."""
 
     kind: Literal["train", "eval", "pool", "candidates"]
     step: int
@@ -32,9 +32,9 @@ class BatchName:
         return self.step + self.skipped
 
     def group(self, prompt: int) -> str:
-        """Id of the group of a prompt."""
+        """Return the id of the group of a prompt."""
         return f"{self}/{prompt}"
 
     def row(self, prompt: int, sample: int) -> str:
-        """Uid of a sample."""
+        """Return the uid of a sample."""
         return f"{self}/{prompt}/{sample}"

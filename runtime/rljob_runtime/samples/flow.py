@@ -1,6 +1,6 @@
-"""The dataflow of a job: which states a sample passes and which columns each needs and writes.
+"""The dataflow of a job: which states a sample passes and which columns each reads and writes.
 
-Derived from the algorithm; given to the dock's servers when they start.
+It is derived from the algorithm, and passed to the dock's servers when they start.
 """
 
 import math
@@ -15,34 +15,36 @@ from rljob_runtime.dock.graph import State, StateGraph
 MODEL_SCORE = "model_score"
 """Column of the reward model's scores, one a sample."""
 INFERENCE_STATES = ("reward-model", "reference", "teacher", "values")
-"""Those in which models score samples, on the update devices."""
+"""States in which models score samples, on the update devices."""
 TRAINING_STATES = ("critic", "update")
-"""Those that train a model, there. The critic reads first, and moves when the policy does."""
+"""States that train a model, on the update devices. The critic reads first, and is updated together with the
+policy."""
 TOKEN_COLUMN_BYTES = 4
 RESPONSE_MASK = "response_mask"
-"""Column of jobs whose samples have turns: 1 for each token of the response that the policy drew, 0 for
-those of a tool's answer or an observation. Per-token columns have values of the former alone."""
+"""Column of jobs whose samples have turns: 1 for each token of the response that the policy drew, 0 for those
+of a tool's answer or an observation. Per-token columns only have values for the former."""
 ROUTES = "routed_experts"
-"""Column of jobs that replay the rollout's routes: the experts of the tokens of prompt and response, but for
-the last one, bytes as `models.routes` packs them."""
+"""Column of jobs that replay the rollout's routes: the experts of the tokens of prompt and response, except
+for the last one, as bytes packed by `models.routes`."""
 PICTURE_COLUMNS = ("pixels", "picture_sizes")
-"""Columns of jobs whose prompts show pictures, once a group: their values of 8 bits, one picture behind the
-other, and height and width of each."""
+"""Columns of jobs whose prompts show pictures, once a group: the 8-bit values of all pictures, concatenated,
+and height and width of each."""
 PASSED = "passed"
-"""Column of jobs with a difficulty filter: what became of a sample in its first reward (`passed_rows`)."""
+"""Column of jobs with a difficulty filter: the result of a sample's first reward (`passed_rows`)."""
 OUTCOME = "outcome"
-"""Column of jobs with games or agents: how a sample's ended, as JSON in OUTCOME_BYTES at most."""
+"""Column of jobs with games or agents: the outcome of a sample's game or session, as JSON in OUTCOME_BYTES at
+most."""
 EXCLUDED = math.nan
-"""In the column of rewards: the sample counts in no mean, advantage or loss."""
+"""Value in the column of rewards: the sample counts in no mean, advantage or loss."""
 
 
 def counts(reward: float) -> bool:
-    """Whether a sample with this reward counts."""
+    """Return whether a sample with this reward counts."""
     return not math.isnan(reward)
 
 
 def state_graph(spec: ResolvedSpec) -> StateGraph:
-    """The states of the job's algorithm, in a sample's order."""
+    """Return the states of the job's algorithm, in the order in which a sample passes them."""
     mask = (RESPONSE_MASK,) if spec.has_turns else ()
     task, outcome = (("task",), (OUTCOME,)) if spec.has_outcomes else ((), ())
     prompt = ("prompt", *PICTURE_COLUMNS) if spec.model.vision else ("prompt",)
@@ -56,7 +58,7 @@ def state_graph(spec: ResolvedSpec) -> StateGraph:
         *passed,
     )
     model_score = (MODEL_SCORE,) if spec.reward_model else ()
-    known = {
+    state_by_name = {
         "generate": State(
             name="generate",
             needs=(*prompt, *task),
@@ -81,24 +83,25 @@ def state_graph(spec: ResolvedSpec) -> StateGraph:
         "critic": State(name="critic", needs=update_needs),
         "compare": State(name="compare", needs=update_needs),
     }
-    return StateGraph(states=tuple(known[name] for name in spec.states))
+    return StateGraph(states=tuple(state_by_name[name] for name in spec.states))
 
 
 def evaluation_states(spec: ResolvedSpec) -> tuple[str, ...]:
-    """Those that held-out prompts pass, and candidates of dynamic sampling; of pairs, `compare` says how well
-    the policy tells them apart."""
+    """Return the states that held-out prompts and candidates of dynamic sampling pass. For pairs, `compare`
+    measures how well the policy separates them."""
     if spec.has_pairs:
         return ("reference", "compare")
     return tuple(s for s in spec.states if s in ("generate", "reward-model", "reward"))
 
 
 def training_states(spec: ResolvedSpec) -> tuple[str, ...] | None:
-    """Those that training prompts pass; None: all."""
+    """Return the states that training prompts pass; None: all."""
     return tuple(s for s in spec.states if s != "compare") if spec.has_pairs else None
 
 
 def route_bytes(spec: ResolvedSpec, model: Path) -> int:
-    """Of a token's routes in the dock; 0 where none are kept. model: the policy's directory."""
+    """Return the bytes of a token's routes in the dock; 0 if routes are not stored. model: the policy's
+    directory."""
     if not spec.update.router_replay:
         return 0
     shape = find_shape(Model(path=str(model)), base_dir=Path())
@@ -109,8 +112,8 @@ def route_bytes(spec: ResolvedSpec, model: Path) -> int:
 def written_bytes(
     spec: ResolvedSpec, *, states: tuple[str, ...] | None, route_bytes: int = 0
 ) -> int:
-    """Most bytes that the states write to one row: what a warehouse keeps free for it. route_bytes: of a
-    token's routes, where they are kept."""
+    """Return the most bytes that the states write to one row, which a warehouse reserves for it. route_bytes:
+    of a token's routes, if they are stored."""
     written = {
         column
         for state in state_graph(spec).states

@@ -1,6 +1,6 @@
-"""Pictures as a vision tower reads them.
+"""Pictures in the form that a vision tower reads.
 
-Carried by `SampleBatch` beside the tokens that stand for them.
+`SampleBatch` contains them beside the tokens that stand for them.
 """
 
 # P patches, X values of a patch
@@ -14,27 +14,27 @@ from pydantic import PlainSerializer, PlainValidator
 from torch import Tensor
 
 
-def _written(patches_PX: Tensor) -> str:
+def _serialize(patches_PX: Tensor) -> str:
     content = patches_PX.to("cpu", torch.float32).contiguous().numpy().tobytes()
     return f"{patches_PX.shape[1]} {b64encode(content).decode()}"
 
 
-def _read(given: Any) -> Tensor:
-    if isinstance(given, Tensor):
-        return given
-    width, _, content = given.partition(" ")
+def _deserialize(value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    width, _, content = value.partition(" ")
     return torch.frombuffer(bytearray(b64decode(content)), dtype=torch.float32).view(-1, int(width))
 
 
-Patches = Annotated[Tensor, PlainValidator(_read), PlainSerializer(_written)]
-"""Patches that devices tell each other as JSON, in float32."""
+Patches = Annotated[Tensor, PlainValidator(_deserialize), PlainSerializer(_serialize)]
+"""Patches that devices exchange as JSON, in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """patches_PX: float, as transformers' processors make and order them (`pixel_values`). grid: patches in
-    time, height and width, whose product is P (`image_grid_thw`). name: the same for
-    the same picture alone, "" for one that is shown once."""
+    """A picture as patches. patches_PX: float, as transformers' processors produce and order them
+    (`pixel_values`). grid: patches in time, height and width, whose product is P (`image_grid_thw`). name:
+    equal only for the same picture, "" for one that is shown once."""
 
     patches_PX: Patches
     grid: tuple[int, int, int]
@@ -47,6 +47,7 @@ class Picture:
         )
 
     def num_tokens(self, merged: int) -> int:
-        """Tokens that stand for it. merged: patches of a side that become one."""
+        """Return the number of tokens that stand for the picture. merged: patches of a side that become
+        one."""
         time, height, width = self.grid
         return time * (height // merged) * (width // merged)

@@ -57,7 +57,7 @@ def _rows(
     column: str,
     loss: Loss | None,
 ) -> Iterator[BadRow]:
-    said = samples.apart(says(samples).cpu()) if says is not None else None
+    said = samples.split_by_sample(says(samples).cpu()) if says is not None else None
     for i, row in enumerate(rows):
         scalars = {name: float(values_B[i]) for name, values_B in samples.scalars.items()}
         fields = {name: held[i].float() for name, held in samples.fields.items()}

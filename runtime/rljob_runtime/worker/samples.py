@@ -45,7 +45,7 @@ def read_samples(
         prompts=[prompt.long() for prompt in prompts.values()],
         group_of_B=torch.tensor([places[group] for group in groups], dtype=torch.int64),
         responses=responses,
-        whole=texts if masked else [],
+        full_responses=texts if masked else [],
         drawn=drawn,
         routes=rows_of(columns[ROUTES]) if routed else [],
         fields={name: rows_of(columns[name]) for name in fields},

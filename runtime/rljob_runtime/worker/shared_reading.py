@@ -58,7 +58,7 @@ def pack(samples: SampleBatch) -> bytes:
         **{
             name: _joined(rows)
             for name, rows in (
-                ("whole", samples.whole),
+                ("whole", samples.full_responses),
                 ("drawn", samples.drawn),
                 ("routes", samples.routes),
             )
@@ -82,7 +82,7 @@ def unpack(content: bytes) -> SampleBatch:
         responses=_apart(*held["responses"]),
         fields={name: _apart(*rows) for name, rows in held["fields"].items()},
         scalars=held["scalars"],
-        whole=_apart(*held["whole"]) if "whole" in held else [],
+        full_responses=_apart(*held["whole"]) if "whole" in held else [],
         drawn=_apart(*held["drawn"]) if "drawn" in held else [],
         routes=_apart(*held["routes"]) if "routes" in held else [],
         pictures=[

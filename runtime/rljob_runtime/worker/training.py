@@ -80,7 +80,7 @@ class Training:
         if self._keeps_old:  # what the ratio is taken against: the weights before the step
             tokens = self._spec.batch.micro_batch_tokens
             old_T = score(samples, self._engine.logprobs, tokens=tokens, group=self._meeting)
-            samples.fields["old_logprobs"] = samples.apart(old_T)
+            samples.fields["old_logprobs"] = samples.split_by_sample(old_T)
         if off_policy(self._spec) and "rollout_logprobs" in samples.fields:
             samples.fields["behaviour_logprobs"] = samples.fields["rollout_logprobs"]
         samples = samples.keep(counted(samples))  # a group of none still is one of a mini-batch

@@ -116,7 +116,7 @@ def test_it_tells_and_does_nothing_for_strangers(
         ask(server, token, path or ("/scale" if body else "/status"), body)
 
     assert refused.value.code == code
-    assert server.requests.asked.turn == 0
+    assert server.requests.latest.turn == 0
     refused.value.close()
 
 
@@ -150,7 +150,9 @@ def test_closing_waits_until_the_last_news_was_asked_for(server: StatusServer) -
 
 
 def test_fewer_devices_are_told_as_draining_the_last_first(server: StatusServer) -> None:
-    server.requests.tell(places(4), hosts=["pod-0", "pod-0", "pod-1", "pod-1", "pod-2"], joining=0)
+    server.requests.publish(
+        places(4), hosts=["pod-0", "pod-0", "pod-1", "pod-1", "pod-2"], joining=0
+    )
 
     told = ask(server, "the-token", "/scale", b'{"rollout": 2}')["rollout"]
 
@@ -171,7 +173,7 @@ def test_fewer_devices_are_told_as_draining_the_last_first(server: StatusServer)
 def test_a_number_is_taken_before_the_driver_is_there(server: StatusServer) -> None:
     ask(server, "the-token", "/scale", b'{"rollout": 8}')
 
-    asked = server.requests.asked
+    asked = server.requests.latest
     assert (asked.count, asked.turn, asked.time) == (8, 1, 7.0)
     assert ask(server, "the-token")["rollout"]["ready"] == 0
 
@@ -197,7 +199,7 @@ def test_a_number_that_the_job_cannot_have_is_refused(
 
     assert code == 400
     assert message in told
-    assert server.requests.asked.turn == 0
+    assert server.requests.latest.turn == 0
 
 
 def test_a_colocated_job_is_not_scaled(serve) -> None:
@@ -292,4 +294,4 @@ def test_the_pages_cookie_opens_the_page_alone(server) -> None:
         401,
         401,
     ]
-    assert server.requests.asked.turn == 0
+    assert server.requests.latest.turn == 0

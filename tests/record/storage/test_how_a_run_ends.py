@@ -33,7 +33,7 @@ class Counter:
     log: Any
     store: Any
     step: int = 0
-    moves: int = 0
+    progress_count: int = 0
     watch: Any = field(default_factory=contextlib.nullcontext)
 
     @property

@@ -8,7 +8,7 @@ from rljob_api.check.load import read_job
 from rljob_runtime.errors import CheckpointDamaged, ConfigError
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.run import run_place as module
-from rljob_runtime.run.run_place import run_place
+from rljob_runtime.run.run_place import prepare_run_directory
 from rljob_runtime.run.run_request import RunRequest
 
 
@@ -20,7 +20,7 @@ def place(disk, tmp_path, monkeypatch):
     def find(resume, *, remote=True, path=None, output=None):
         storage = {"remote": {"uri": disk.uri}} | ({"path": path} if path else {})
         changes = {"spec": {"checkpoint": {"storage": storage}}} if remote else {}
-        return run_place(
+        return prepare_run_directory(
             RunRequest(
                 job=read_job(merged(JOB, changes)),
                 job_file=tmp_path / "job.yaml",
@@ -167,7 +167,7 @@ def test_a_damaged_copy_is_not_fetched_twice_and_the_one_before_it_is(place, tmp
     again = place("yes")
     fetched(again, tmp_path)
 
-    with pytest.raises(CheckpointDamaged), again.damage_known():
+    with pytest.raises(CheckpointDamaged), again.disowning_damaged():
         again.store.set_aside(4)
         raise CheckpointDamaged("a bit was flipped")
 

@@ -90,7 +90,7 @@ def expected(reference: Any, uid: str, response: list[int]) -> Tensor:
         prompts=[SHOWN.prompts[number]],
         group_of_B=torch.tensor([0]),
         responses=[torch.tensor(response)],
-        whole=[torch.tensor(response)],
+        full_responses=[torch.tensor(response)],
         drawn=[torch.ones(len(response), dtype=torch.bool)],
         pictures=[SHOWN.pictures[number]],
         text_pictures=[[]],

@@ -50,7 +50,7 @@ def raised(course: list[Metrics] | Course, watch: AlarmWatch | None = None) -> l
     """Alarms of a course whose first step is 1."""
     watch = watch or watch_of()
     return [
-        alarm for step, metrics in enumerate(course, 1) for alarm in watch.look(step, metrics)[0]
+        alarm for step, metrics in enumerate(course, 1) for alarm in watch.observe(step, metrics)[0]
     ]
 
 
@@ -140,7 +140,7 @@ def test_an_alarm_is_raised_once_and_cleared_once_and_can_come_again() -> None:
     told = []
 
     for step, metrics in enumerate([bad, bad, bad, good, good, bad, bad], 1):
-        new, over = watch.look(step, metrics)
+        new, over = watch.observe(step, metrics)
         told += [("raised", step) for _ in new] + [("cleared", step) for _ in over]
 
     assert told == [("raised", 2), ("cleared", 4), ("raised", 7)]
@@ -184,11 +184,13 @@ def test_after_a_rollback_the_steps_that_are_undone_do_not_count() -> None:
     watch = watch_of(entropyCollapse={"window": 3})
     bad = HEALTHY | {"entropy": 0.0}
     for step in (1, 2, 3):
-        watch.look(step, bad)
+        watch.observe(step, bad)
 
     watch.rewind(1)
 
-    assert [(len(new), len(over)) for new, over in (watch.look(2, bad), watch.look(3, bad))] == [
+    assert [
+        (len(new), len(over)) for new, over in (watch.observe(2, bad), watch.observe(3, bad))
+    ] == [
         (0, 1),
         (1, 0),
     ]
@@ -216,7 +218,7 @@ def test_whatever_the_metrics_are_each_alarm_alternates_between_raised_and_clear
     watch, up = watch_of(), set[str]()
 
     for step, metrics in enumerate(course, 1):
-        new, over = watch.look(step, metrics)
+        new, over = watch.observe(step, metrics)
         assert {alarm.name for alarm in new}.isdisjoint(up)
         assert {alarm.name for alarm in over} <= up
         up = (up - {alarm.name for alarm in over}) | {alarm.name for alarm in new}
@@ -233,6 +235,6 @@ def test_entropy_is_an_alarm_where_a_whole_window_is_below_and_nowhere_else(
     watch = watch_of()
 
     for step, entropy in enumerate(entropies, 1):
-        watch.look(step, {"entropy": entropy})
+        watch.observe(step, {"entropy": entropy})
         window = entropies[max(step - 5, 0) : step]
         assert bool(watch.active) == (len(window) == 5 and max(window) < 0.01)

@@ -42,7 +42,7 @@ def make(tmp_path: Path) -> Make:
 def collapse(alarm_actions: AlarmActions, *, until: int, good: int = 0) -> None:
     """Steps whose entropy is gone after the good ones."""
     for step in range(1, until + 1):
-        alarm_actions.look(step, {"entropy": 0.5 if step <= good else 0.0})
+        alarm_actions.observe(step, {"entropy": 0.5 if step <= good else 0.0})
 
 
 def test_a_warning_is_told_and_the_run_goes_on(make: Make) -> None:
@@ -89,10 +89,10 @@ def test_a_run_is_rolled_back_so_often_and_then_ends(make: Make) -> None:
     with pytest.raises(RollBack):
         collapse(alarm_actions, until=3, good=2)
     alarm_actions.watch.rewind(2)
-    alarm_actions.look(3, {"entropy": 0.5})
+    alarm_actions.observe(3, {"entropy": 0.5})
 
     with pytest.raises(GuardStop, match=r"rolled back 1 times already.*spec\.guards\.maxRollbacks"):
-        alarm_actions.look(4, {"entropy": 0.0})
+        alarm_actions.observe(4, {"entropy": 0.0})
 
 
 def test_without_an_older_checkpoint_a_rollback_ends_the_run(make: Make) -> None:
@@ -110,7 +110,7 @@ def test_of_two_alarms_at_once_the_stop_counts(make: Make) -> None:
     )
 
     with pytest.raises(GuardStop, match="truncation"):
-        alarm_actions.look(2, {"entropy": 0.0, "response_length/clipped_share": 1.0})
+        alarm_actions.observe(2, {"entropy": 0.0, "response_length/clipped_share": 1.0})
 
     assert alarm_actions.store.last_step() == 1
     assert {event.alarm for event in told_in(alarm_actions.log.path)} == {
@@ -126,7 +126,7 @@ def test_events_of_steps_that_were_rolled_back_are_void_and_the_alarm_stays(make
     for step in (1, 2, 3):
         log.write(StepEvent(step=step, seconds=1.0, metrics={"life": 1}))
     with pytest.raises(RollBack):
-        alarm_actions.look(3, {"entropy": 0.0})
+        alarm_actions.observe(3, {"entropy": 0.0})
     log.write(StepEvent(step=3, seconds=1.0, metrics={"life": 2}))
 
     events = told_in(log.path)
@@ -148,10 +148,10 @@ def test_the_terminal_tells_alarms_and_their_end(make: Make, tmp_path: Path) -> 
     with (tmp_path / "shown").open("w+") as stream:
         alarm_actions.log.subscribe(PlainDisplay(stream, report=lambda: None).on_event)
 
-        alarm_actions.look(2, {"entropy": 0.0})
-        alarm_actions.look(3, {"entropy": 0.5})
+        alarm_actions.observe(2, {"entropy": 0.0})
+        alarm_actions.observe(3, {"entropy": 0.5})
         with pytest.raises(RollBack):
-            alarm_actions.look(4, {"response_length/clipped_share": 1.0})
+            alarm_actions.observe(4, {"response_length/clipped_share": 1.0})
 
         stream.seek(0)
         lines = stream.read().splitlines()

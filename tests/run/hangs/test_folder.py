@@ -246,7 +246,7 @@ def test_only_a_failed_copy_of_its_own_stacks_is_told_by_a_deadline(
     newest = hang_folder(tmp_path, "20260102-000000-sync", 3)
     remote = RemoteRun(fs=Recording(fault), root="runs/mine", uri="x://runs/mine", seconds=60)
     requests = StacksRequests(remote=remote)
-    requests.dump = lambda stage, why: SimpleNamespace(folder=newest, found="late", waits="")
+    requests.dump = lambda stage, why: SimpleNamespace(folder=newest, missing_text="late", waits="")
 
     assert told in requests.ask("progressDeadlineSeconds", "no step ended")
 

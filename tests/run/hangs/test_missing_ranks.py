@@ -19,7 +19,7 @@ from rljob_runtime.devices.collectives import sum_over_ranks
 from rljob_runtime.devices.wire import start_receive, start_send
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.processes.hangs.reporter import start_reporter
-from rljob_runtime.run.hangs.switchboard import Heard, Switchboard
+from rljob_runtime.run.hangs.switchboard import KnownProcess, Switchboard
 from rljob_runtime.run.hangs.verdict import judge
 
 NUMBERS = 1024
@@ -51,15 +51,15 @@ def all_reported(rank: int) -> Iterator[Switchboard | None]:
 
 
 def asked_until(
-    board: Switchboard, size: int, come: Callable[[dict[str, Heard]], bool] = lambda _: True
-) -> dict[str, Heard]:
+    board: Switchboard, size: int, come: Callable[[dict[str, KnownProcess]], bool] = lambda _: True
+) -> dict[str, KnownProcess]:
     """Answers of all once they are as expected; the test's own deadline ends it otherwise."""
     while not (all_answered(found := board.ask(seconds=5.0), size) and come(found)):
         pass
     return found
 
 
-def all_answered(heard: dict[str, Heard], size: int) -> bool:
+def all_answered(heard: dict[str, KnownProcess], size: int) -> bool:
     return all(name in heard and heard[name].report is not None for name in names(size))
 
 
@@ -70,13 +70,13 @@ def stop(pid: int) -> None:
         pass
 
 
-def waits(heard: dict[str, Heard], name: str) -> list[dict[str, Any]]:
+def waits(heard: dict[str, KnownProcess], name: str) -> list[dict[str, Any]]:
     report = heard[name].report if name in heard else None
     groups = report.get("collectives", []) if report else []
     return [note for group in groups for note in group["waits"]]
 
 
-def numbers(heard: dict[str, Heard], name: str) -> list[int]:
+def numbers(heard: dict[str, KnownProcess], name: str) -> list[int]:
     return [note["number"] for note in waits(heard, name)]
 
 
@@ -92,7 +92,9 @@ def test_a_rank_that_does_not_come_is_named_with_its_stack_and_the_others_collec
                     3,
                     lambda heard: all(numbers(heard, name) == [2] for name in names(2)),
                 )
-                verdict = judge(heard, names(3), {}, now=max(one.heard for one in heard.values()))
+                verdict = judge(
+                    heard, names(3), {}, time_s=max(one.last_message_s for one in heard.values())
+                )
                 first = heard["device-0"].report or {}
                 found = verdict, waits(heard, "device-1"), first["stacks"]
             sum_over_ranks(values, dist.group.WORLD)
@@ -116,7 +118,7 @@ def test_a_message_that_nobody_sends_names_its_sender() -> None:
             found, values = None, torch.ones(NUMBERS)
             if board:
                 heard = asked_until(board, 2, lambda heard: bool(waits(heard, "device-0")))
-                found = judge(heard, names(2), {}, now=0.0)
+                found = judge(heard, names(2), {}, time_s=0.0)
                 start_send(values, 0, dist.group.WORLD).wait()
             else:
                 start_receive(values, 1, dist.group.WORLD).wait()
@@ -139,13 +141,16 @@ def test_a_frozen_process_is_told_as_silent_and_others_answer_at_once() -> None:
                 stop(both["device-1"].pid)
                 heard = board.ask(seconds=1.0)
                 os.kill(both["device-1"].pid, signal.SIGCONT)
-                found = heard, judge(heard, names(3), {}, now=heard["device-1"].heard + 7)
+                found = (
+                    heard,
+                    judge(heard, names(3), {}, time_s=heard["device-1"].last_message_s + 7),
+                )
             return found
 
     heard, verdict = on_ranks(3, freezes)[-1]
 
     assert heard["device-1"].report is None
-    assert heard["device-1"].gone is None
+    assert heard["device-1"].gone_s is None
     assert heard["device-0"].report is not None
     silent = {missing.process: missing.why for missing in verdict.missing}["device-1"]
     assert silent.startswith("does not answer, silent since")

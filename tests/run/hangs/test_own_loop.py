@@ -4,7 +4,7 @@ import itertools
 import threading
 from collections.abc import Callable
 
-from rljob_runtime.run.hangs.own_loop import own_limit, watching_own_loop
+from rljob_runtime.run.hangs.own_loop import stuck_limit, watching_main_loop
 
 SECONDS, LOOK_SECONDS = 0.2, 0.02
 PATIENCE_SECONDS = 60
@@ -53,11 +53,11 @@ def test_a_loop_that_moves_is_left_alone() -> None:
 
 
 def test_no_wait_that_has_a_deadline_is_taken_for_a_stuck_driver() -> None:
-    assert own_limit(60) > 3600 + 600
-    assert own_limit(86_400) > 86_400 + 600
+    assert stuck_limit(60) > 3600 + 600
+    assert stuck_limit(86_400) > 86_400 + 600
 
 
 def watching(moves: Callable[[], int], stuck: Callable[[str], None], end: Callable[[int], None]):
-    return watching_own_loop(
+    return watching_main_loop(
         moves, stuck, seconds=SECONDS, code=5, look_seconds=LOOK_SECONDS, end=end
     )

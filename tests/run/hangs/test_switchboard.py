@@ -7,13 +7,13 @@ import threading
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.processes.hangs.reporter import start_reporter
 from rljob_runtime.processes.hangs.stacks import stacks_text
-from rljob_runtime.run.hangs.switchboard import Heard, Switchboard
+from rljob_runtime.run.hangs.switchboard import KnownProcess, Switchboard
 from rljob_runtime.run.hangs.verdict import judge
 
 FORK = multiprocessing.get_context("fork")
 
 
-def asked(board: Switchboard, *names: str) -> dict[str, Heard]:
+def asked(board: Switchboard, *names: str) -> dict[str, KnownProcess]:
     """Answers once these have come; the test's own deadline ends it otherwise."""
     while not set(names) <= (found := board.ask(seconds=5.0)).keys():
         pass
@@ -55,10 +55,10 @@ def test_a_process_that_died_and_one_that_never_came_are_missing(
     asked(board, "device-0")
     process.kill()
     process.join()
-    while (heard := board.ask(seconds=1.0))["device-0"].gone is None:
+    while (heard := board.ask(seconds=1.0))["device-0"].gone_s is None:
         pass
 
-    verdict = judge(heard, ["device-0", "device-1"], {}, now=heard["device-0"].gone + 3)
+    verdict = judge(heard, ["device-0", "device-1"], {}, time_s=heard["device-0"].gone_s + 3)
 
     why = {missing.process: missing.why for missing in verdict.missing}
     assert why["device-0"].startswith("is gone since")

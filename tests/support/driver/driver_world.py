@@ -223,7 +223,7 @@ class World:
 class ToldDriver(Driver):
     """The world's reports have no figures: a step's event has its number alone."""
 
-    def tell_step(self, calls: BatchCalls, seconds: float) -> None:
+    def report_step(self, calls: BatchCalls, seconds: float) -> None:
         self.log.write(StepEvent(step=self.step, seconds=seconds, metrics={}))
         self.step_seconds.append(seconds)
 

@@ -21,7 +21,7 @@ from rljob_runtime.processes.device_roles import device_roles, prepare
 from rljob_runtime.processes.placement import Actors, Member
 from rljob_runtime.processes.workers import Workers
 from rljob_runtime.record.events import EventLog, plain, read_events
-from rljob_runtime.run.elastic import Elastic
+from rljob_runtime.run.elastic import RolloutScaler
 from rljob_runtime.run.scale_requests import ScaleRequests
 from rljob_runtime.worker.device_role import DeviceRole
 
@@ -126,14 +126,14 @@ class Run:
         )
         self.actors.meet()
         self.synced: list[list[int]] = []
-        self.elastic = Elastic(
+        self.elastic = RolloutScaler(
             job=self.job,
             actors=self.actors,
             requests=self.requests,
             log=self.log,
             sync=lambda: self.synced.append(self.group()),
             joined=lambda: None,
-            told=self.log.write,
+            report_resize=self.log.write,
         )
         self.steps = 0
 
@@ -157,7 +157,7 @@ class Run:
 
     def step(self) -> None:
         """A step, and what lies between it and the next one."""
-        self.elastic.look()
+        self.elastic.poll()
         self.steps += 1
         self.elastic.apply(self.steps)
 
@@ -173,7 +173,7 @@ class Run:
         """Whoever is there or on the way goes."""
         self.log.close()
         roles = [(m.worker, m.role) for m in self.actors.members]
-        for joiner in self.elastic.joiners.coming.values():
+        for joiner in self.elastic.joiners.starting.values():
             roles += zip(joiner.workers, joiner.roles, strict=True)
         for worker, role in roles:
             self.pool.dismiss(worker, role, staying=set())

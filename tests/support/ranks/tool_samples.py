@@ -90,7 +90,7 @@ def both_logprobs(
         prompts=[torch.tensor(group.token_ids) for group in groups],
         group_of_B=torch.arange(len(groups)).repeat_interleave(len(groups[0].uids)),
         responses=[torch.tensor(drawn_ids(sample)) for sample in samples],
-        whole=[torch.tensor(sample.token_ids) for sample in samples],
+        full_responses=[torch.tensor(sample.token_ids) for sample in samples],
         drawn=[torch.tensor(sample.drawn) for sample in samples],
     )
     with torch.no_grad():

@@ -150,7 +150,7 @@ def make_pictured_batch(seed: int = 1) -> SampleBatch:
         responses=responses,
         fields={"rollout_logprobs": near, "old_logprobs": near, "reference_logprobs": near},
         scalars={"advantage": torch.randn(len(responses), generator=random)},
-        whole=whole,
+        full_responses=whole,
         drawn=drawn,
         pictures=pictures,
         text_pictures=text_pictures,

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from rljob_runtime.children.restricted import landlock_version
-from rljob_runtime.children.system_calls import MACHINES, filter_program
+from rljob_runtime.children.system_calls import SYSCALL_TABLES, filter_program
 from rljob_runtime.task.tools.answers import Failed, TookTooLong
 from rljob_runtime.task.tools.python_tool import MAX_OUTPUT_BYTES, PROGRAM, run_python
 
@@ -169,6 +169,6 @@ def test_a_program_reads_no_secret_where_the_kernel_can_hide_it(tmp_path: Path) 
 
 def test_other_machines_than_the_known_ones_have_no_filter() -> None:
     assert filter_program("riscv64") is None
-    assert {name: len(filter_program(name) or b"") % 8 for name in MACHINES} == dict.fromkeys(
-        MACHINES, 0
+    assert {name: len(filter_program(name) or b"") % 8 for name in SYSCALL_TABLES} == dict.fromkeys(
+        SYSCALL_TABLES, 0
     )

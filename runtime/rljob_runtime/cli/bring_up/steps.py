@@ -115,7 +115,7 @@ def train(
     )
     samples = _samples()
     before_T = engine.logprobs(samples)
-    drawn = samples.apart(before_T if drawn_T is None else drawn_T)
+    drawn = samples.split_by_sample(before_T if drawn_T is None else drawn_T)
     samples.fields.update(rollout_logprobs=drawn, old_logprobs=drawn, reference_logprobs=drawn)
     metrics = []
     for _ in range(STEPS):

@@ -1,5 +1,5 @@
-"""The driver's side of a hang: who is asked, who is missing, what is written.
+"""The driver's side of a hang: the processes that are asked, those that are missing, and the files.
 
-`switchboard` asks all processes, `verdict` says who is missing, `dump` writes the folder; `request` is the
-way in for `rljob stacks`. What each process answers is `processes.hangs`.
+`switchboard` asks all processes, `verdict` determines which are missing, and `dump` writes the folder.
+`request` is the entry point of `rljob stacks`. What each process answers is in `processes.hangs`.
 """

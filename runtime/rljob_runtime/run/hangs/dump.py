@@ -1,8 +1,8 @@
-"""Writes where every process of a run stands into `hangs/<when>-<stage>/` of its folder, within seconds.
+"""Write where every process of a run stands into `hangs/<when>-<stage>/` of its folder, within seconds.
 
-Called by `launch` around what has deadlines, by the driver where a step starts over because of one, and
-on request. Nothing here raises into the run, and nothing of it is secret: places in code, numbers
-and names of rows, no values, no environment.
+`launch` calls it around waits with deadlines, the driver when a step starts over because of one, and users on
+request. Nothing here raises into the run. The files contain no secrets: code locations, numbers and names of
+rows, but no values and no environment.
 """
 
 import contextlib
@@ -26,45 +26,46 @@ from rljob_runtime.record.event_types import HangEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.hang_files import FOLDER, SUMMARY
 from rljob_runtime.run.hangs.summary import process_text, summary_text
-from rljob_runtime.run.hangs.switchboard import Heard, Switchboard
-from rljob_runtime.run.hangs.verdict import Dock, Verdict, judge
+from rljob_runtime.run.hangs.switchboard import KnownProcess, Switchboard
+from rljob_runtime.run.hangs.verdict import Dock, HangVerdict, judge
 
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 3.0
-"""How long everybody is waited for: so much later a run fails for being looked at."""
-KEPT = 20
-"""Of a run: the oldest goes for a new one."""
+"""How long processes may take to answer: the failure of a run is delayed by as much."""
+MAX_FOLDERS = 20
+"""Number of folders of a run: the oldest is removed for a new one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang:
-    """What was found. folder: None where it could not be written."""
+    """A hang that was investigated. folder: None if it could not be written."""
 
-    verdict: Verdict
+    verdict: HangVerdict
     folder: Path | None
 
     @property
-    def found(self) -> str:
-        """Who is missing."""
+    def missing_text(self) -> str:
+        """The processes that are missing, as text."""
         return self.verdict.reason
 
     @property
     def waits(self) -> str:
-        """Who waits in which collective or for which rows: the first of them."""
+        """The first process that waits in a collective or for rows, and what it waits for."""
         return next(iter(self.verdict.waiting), "")
 
     @property
     def reason(self) -> str:
-        """Who is missing, and where the rest is to be read."""
-        place = f"; stacks and dock: {self.folder}" if self.folder else ""
-        return f"{self.found}{place}"
+        """The processes that are missing, and where the details are written."""
+        location = f"; stacks and dock: {self.folder}" if self.folder else ""
+        return f"{self.missing_text}{location}"
 
 
 @dataclass(slots=True, kw_only=True)
 class Hangs:
-    """Of one run. folder: the run's. run: what its processes are given to come to the switchboard. expected:
-    names of those that should be there. dock: where it is, None before it is. step: steps that are done."""
+    """The investigations of hangs in one run. folder: the run's. run: address by which its processes reach
+    the switchboard. expected: names of the processes that should exist. dock: its address, None before it
+    exists. step: number of completed steps."""
 
     folder: Path
     events: EventLog
@@ -80,11 +81,11 @@ class Hangs:
 
     @contextlib.contextmanager
     def at_deadlines(self) -> Iterator[None]:
-        """A deadline that passes in the body is looked into, and what was found is added to its error."""
+        """Investigate a deadline that passes in the body, and add the result to its error."""
         try:
             yield
         except RljobError as error:
-            hang = self.look(error)
+            hang = self.investigate(error)
             if hang is None or error is self._raised:
                 raise
             stage = stage_of_deadline(error)
@@ -92,8 +93,8 @@ class Hangs:
             self._last = self._raised, hang
             raise self._raised from error
 
-    def look(self, error: Exception) -> Hang | None:
-        """Look into a deadline's error, once; None for another one's."""
+    def investigate(self, error: Exception) -> Hang | None:
+        """Investigate the error of a deadline, once. Returns None for any other error."""
         stage = stage_of_deadline(error)
         if not stage:
             return None
@@ -101,55 +102,58 @@ class Hangs:
             self._last = error, self.dump(stage, describe(error))
         return self._last[1]
 
-    def dump(self, stage: str, why: str) -> Hang:
-        """Ask everybody, write the folder, tell it by an event. From any thread; never raises."""
+    def dump(self, stage: str, reason: str) -> Hang:
+        """Ask all processes, write the folder, and report it by an event. May be called from any thread;
+        never raises."""
         with self._lock:
-            now = time.time()
-            dock, heard = self._ask()
-            states = _system_states(heard)
-            verdict = judge(heard, self.expected(), dock, now=time.time(), states=states)
-            title = f"{stage}: {' '.join(why.split())}"
-            texts = {name: process_text(one, time.time()) for name, one in heard.items()}
+            time_s = time.time()
+            dock, processes = self._ask()
+            states = _system_states(processes)
+            verdict = judge(processes, self.expected(), dock, time_s=time.time(), states=states)
+            title = f"{stage}: {' '.join(reason.split())}"
+            texts = {
+                name: process_text(process, time.time()) for name, process in processes.items()
+            }
             texts["driver"] = str(report(dict)["stacks"])
-            summary = summary_text(title, verdict, heard, dock, now=now, step=self.step())
+            summary = summary_text(title, verdict, processes, dock, time_s=time_s, step=self.step())
             files = {f"{_file_name(name)}.txt": text for name, text in texts.items()}
             files |= {"dock.json": json.dumps(dock, indent=1, default=str), SUMMARY: summary}
-            hang = Hang(verdict=verdict, folder=self._write(now, stage, files))
-            self._tell(stage, why, hang)
+            hang = Hang(verdict=verdict, folder=self._write(time_s, stage, files))
+            self._write_event(stage, reason, hang)
             return hang
 
-    def _ask(self) -> tuple[Dock, dict[str, Heard]]:
+    def _ask(self) -> tuple[Dock, dict[str, KnownProcess]]:
         question = None
         if self.dock is not None:
             question = DockQuestion(self.dock(), seconds=self.seconds)
-        heard = self.switchboard.ask(seconds=self.seconds)
-        return (question.answers() if question else {}), heard
+        processes = self.switchboard.ask(seconds=self.seconds)
+        return (question.answers() if question else {}), processes
 
-    def _write(self, now: float, stage: str, files: Mapping[str, str]) -> Path | None:
-        """The folder, whole from the moment when it has its name."""
-        above = self.folder / FOLDER
-        name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{_file_name(stage)}"
+    def _write(self, time_s: float, stage: str, files: Mapping[str, str]) -> Path | None:
+        """Write the folder. It gets its final name only when it is complete."""
+        parent = self.folder / FOLDER
+        name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(time_s))}-{_file_name(stage)}"
         try:
-            above.mkdir(exist_ok=True)
-            while (above / name).exists():
+            parent.mkdir(exist_ok=True)
+            while (parent / name).exists():
                 name += "+"
-            draft = above / f".{name}"
+            draft = parent / f".{name}"
             draft.mkdir()
             for file, text in files.items():
                 (draft / file).write_text(text, errors="replace")
-            draft.rename(above / name)
-            for old in sorted(found for found in above.iterdir())[:-KEPT]:
+            draft.rename(parent / name)
+            for old in sorted(path for path in parent.iterdir())[:-MAX_FOLDERS]:
                 shutil.rmtree(old, ignore_errors=True)
         except OSError as error:
-            log.warning("no stacks were written into %s: %s", above, error)
+            log.warning("no stacks were written into %s: %s", parent, error)
             return None
-        return above / name
+        return parent / name
 
-    def _tell(self, stage: str, why: str, hang: Hang) -> None:
+    def _write_event(self, stage: str, reason: str, hang: Hang) -> None:
         self.events.write(
             HangEvent(
                 stage=stage,
-                message=f"{' '.join(why.split())}; {hang.reason}",
+                message=f"{' '.join(reason.split())}; {hang.reason}",
                 folder=str(hang.folder or ""),
                 step=self.step(),
                 missing=hang.verdict.missing,
@@ -158,13 +162,13 @@ class Hangs:
         )
 
 
-def _system_states(heard: Mapping[str, Heard]) -> dict[str, str]:
-    """What this machine's system says of its processes that do not answer, e.g. `stopped`."""
+def _system_states(processes: Mapping[str, KnownProcess]) -> dict[str, str]:
+    """Return the system's states of this machine's processes that do not answer, e.g. `stopped`."""
     states, host = {}, socket.gethostname()
-    for name, one in heard.items():
-        if one.report is None and one.gone is None and one.host == host:
+    for name, process in processes.items():
+        if process.report is None and process.gone_s is None and process.host == host:
             with contextlib.suppress(psutil.Error):
-                states[name] = str(psutil.Process(one.pid).status())
+                states[name] = str(psutil.Process(process.pid).status())
     return states
 
 

@@ -1,4 +1,4 @@
-"""Who looks into hangs of one run, from before its first process to after its last. Called by `launch`."""
+"""Investigate the hangs of one run, from before its first process to after its last. Called by `launch`."""
 
 import contextlib
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ def watching_hangs(
     log: EventLog,
     requests: StacksRequests,
 ) -> Iterator[Hangs]:
-    """host: where workers reach this process. board: the run's token, and the port where they do. folder: the
-    run's. requests: for stacks."""
+    """Investigate hangs within the body. host: where workers reach this process. board: the run's token, and
+    the port where they reach it. folder: the run's. requests: for stacks."""
     token, port = board
     with Switchboard(token=token, host=host, port=port) as switchboard:
         ranks = [role.rank for role in device_roles(job)]
@@ -50,14 +50,14 @@ def watching_hangs(
 
 
 def follow(hangs: Hangs, job: ResolvedJob, actors: Actors, driver: Driver) -> None:
-    """From now on the run has all its processes, and steps. Devices come and go."""
+    """Use the run's processes and step from now on, once all of them exist. Devices may join and leave."""
     hangs.dock = lambda: actors.dock
     hangs.step = lambda: driver.step
     hangs.expected = lambda: process_names(job, [member.role.rank for member in actors.members])
 
 
 def process_names(job: ResolvedJob, ranks: list[int]) -> list[str]:
-    """As they call themselves. ranks: numbers of the devices."""
+    """Return the names by which a run's processes identify themselves. ranks: numbers of the devices."""
     warehouses = job.spec.dock.warehouses
     return [
         *(f"device-{rank}" for rank in ranks),

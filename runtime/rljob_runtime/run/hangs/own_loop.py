@@ -1,7 +1,7 @@
-"""Notices a driver whose own main thread does not come further, e.g. in a file system that hangs.
+"""Detect a driver whose own main thread makes no progress, e.g. in a file system that hangs.
 
-All that a driver waits for has a deadline, which it keeps itself; this is for when it cannot. Used by
-`launch` around the steps. A thread; ends the process, since nobody else can.
+All waits of a driver have deadlines, which it enforces itself; this is for when it cannot. `launch` uses it
+around the steps. A thread ends the process, because the main thread cannot.
 """
 
 import contextlib
@@ -15,18 +15,19 @@ from rljob_runtime.processes.hangs.stacks import stands
 LOOK_SECONDS = 10.0
 LEAST_SECONDS = 3600.0
 MARGIN_SECONDS = 1200.0
-"""Above the stages' deadline: starts of processes have one of 600 s, and copies of checkpoints have none."""
+"""Added to the stages' deadline: starts of processes have one of 600 s, and copies of checkpoints have
+none."""
 LAST_WORDS_SECONDS = 30.0
 
 
-def own_limit(stage_seconds: float) -> float:
-    """Seconds after which a driver is stuck, and not in a wait that has a deadline."""
+def stuck_limit(stage_seconds: float) -> float:
+    """Return the seconds after which a driver is stuck, rather than in a wait that has a deadline."""
     return max(stage_seconds, LEAST_SECONDS) + MARGIN_SECONDS
 
 
 @contextlib.contextmanager
-def watching_own_loop(
-    moves: Callable[[], int],
+def watching_main_loop(
+    progress_count: Callable[[], int],
     stuck: Callable[[str], None],
     *,
     seconds: float,
@@ -34,21 +35,24 @@ def watching_own_loop(
     look_seconds: float = LOOK_SECONDS,
     end: Callable[[int], None] = os._exit,
 ) -> Iterator[None]:
-    """Within, `stuck` is told why, and the process ends with `code`, once `moves` was the same for `seconds`.
-    Time in which the process itself was stopped does not count."""
+    """Call `stuck` with the reason and end the process with `code`, if `progress_count` stays the same for
+    `seconds` within the body. Time in which the process itself was stopped does not count."""
     over = threading.Event()
 
     def watch() -> None:
-        seen, silent = moves(), 0.0
+        """Poll `progress_count` until the body ends."""
+        count, stuck_seconds = progress_count(), 0.0
         while not over.wait(look_seconds):
-            seen, last = moves(), seen
-            silent = silent + look_seconds if seen == last else 0.0
-            if silent >= seconds:
-                why = f"the driver itself did not come further within {seconds:g} s, in {stands()}"
-                sys.stderr.write(f"{why}\n")
-                words = threading.Thread(target=stuck, args=(why,), daemon=True)
-                words.start()  # it may need what the main thread is stuck in
-                words.join(LAST_WORDS_SECONDS)
+            count, previous = progress_count(), count
+            stuck_seconds = stuck_seconds + look_seconds if count == previous else 0.0
+            if stuck_seconds >= seconds:
+                reason = (
+                    f"the driver itself did not come further within {seconds:g} s, in {stands()}"
+                )
+                sys.stderr.write(f"{reason}\n")
+                reporter = threading.Thread(target=stuck, args=(reason,), daemon=True)
+                reporter.start()  # it may need a lock that the main thread holds
+                reporter.join(LAST_WORDS_SECONDS)
                 end(code)
                 return
 

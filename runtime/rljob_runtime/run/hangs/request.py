@@ -1,7 +1,7 @@
-"""`rljob stacks DIR`: let a living run write where it stands, and the run's side of it: SIGUSR1.
+"""`rljob stacks DIR`: request the stacks of a living run, and the run's side of it: SIGUSR1.
 
-The signal reaches a thread of the driver's, so that a driver whose main thread is stuck answers, too.
-In pods the same command runs in the head's container (`cluster_commands`).
+A thread of the driver handles the signal, so a driver whose main thread is stuck answers too. In pods the
+same command runs in the head's container (`cluster_commands`).
 """
 
 import contextlib
@@ -24,40 +24,44 @@ PATIENCE_SECONDS = 30.0
 LOOK_SECONDS = 0.1
 
 Dump = Callable[[str, str], object]
-"""Of a stage and a reason, as `Hangs.dump`."""
+"""Function of a stage and a reason, as `Hangs.dump`."""
 
 
 @contextlib.contextmanager
 def answering_requests(folder: Path, dump: Dump) -> Iterator[None]:
-    """Within, SIGUSR1 to this process calls `dump` in a thread. folder: the run's. In the main thread."""
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    earlier = signal.signal(SIGNAL, lambda number, frame: None)
-    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-    thread = threading.Thread(target=_answer, args=(ours, dump), name="hang-requests", daemon=True)
+    """Call `dump` in a thread at each SIGUSR1 to this process within the body. folder: the run's. Must be
+    used in the main thread."""
+    receiver, wakeup = socket.socketpair()
+    wakeup.setblocking(False)
+    previous_handler = signal.signal(SIGNAL, lambda number, frame: None)
+    previous_wakeup = signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
+    thread = threading.Thread(
+        target=_answer, args=(receiver, dump), name="hang-requests", daemon=True
+    )
     thread.start()
     try:
         with naming_driver(folder):
             yield
     finally:
-        signal.set_wakeup_fd(before)
-        signal.signal(SIGNAL, earlier)
-        theirs.close()
+        signal.set_wakeup_fd(previous_wakeup)
+        signal.signal(SIGNAL, previous_handler)
+        wakeup.close()
         thread.join(PATIENCE_SECONDS)
-        ours.close()
+        receiver.close()
 
 
-def _answer(ours: socket.socket, dump: Dump) -> None:
-    """Until the other end is closed. Bytes are numbers of signals; many at once are one question."""
-    while numbers := ours.recv(4096):
+def _answer(receiver: socket.socket, dump: Dump) -> None:
+    """Answer requests until the other end is closed. Bytes are numbers of signals; several received together
+    are one request."""
+    while numbers := receiver.recv(4096):
         if SIGNAL in numbers:
             dump(ASKED, "asked for")
 
 
 def ask_run(folder: Path, *, seconds: float = PATIENCE_SECONDS) -> Path:
-    """Let the run of a folder write where it stands now; where that is.
+    """Request the stacks of the run of a folder, and return the folder that it wrote.
 
-    Raises ConfigError where no run of the folder lives on this machine, NoAnswer after `seconds`.
+    Raises ConfigError if no run of the folder lives on this machine, NoAnswer after `seconds`.
     """
     driver = _driver(folder)
     before = _dumps(folder)
@@ -75,23 +79,23 @@ def ask_run(folder: Path, *, seconds: float = PATIENCE_SECONDS) -> Path:
 
 def _driver(folder: Path) -> psutil.Process:
     try:
-        place = read_driver(folder)
+        driver_facts = read_driver(folder)
     except (OSError, ValueError):
         raise ConfigError(
-            f"{folder}: no run lives there; {_left(folder)}name the folder of a run that runs now"
+            f"{folder}: no run lives there; {_earlier_stacks(folder)}name the folder of a run that runs now"
         ) from None
-    if place.host != socket.gethostname():
-        raise ConfigError(f"{folder}: its run lives on {place.host}; ask there")
-    process = running_process(place.pid, place.started)
-    if process is None or place.pid == os.getpid():
-        raise ConfigError(f"{folder}: its run has ended, killed; {_left(folder)}")
+    if driver_facts.host != socket.gethostname():
+        raise ConfigError(f"{folder}: its run lives on {driver_facts.host}; ask there")
+    process = running_process(driver_facts.pid, driver_facts.started)
+    if process is None or driver_facts.pid == os.getpid():
+        raise ConfigError(f"{folder}: its run has ended, killed; {_earlier_stacks(folder)}")
     return process
 
 
-def _left(folder: Path) -> str:
-    """What was written earlier, for a message."""
-    found = sorted(_dumps(folder))
-    return f"the last stacks are in {found[-1]}; " if found else ""
+def _earlier_stacks(folder: Path) -> str:
+    """Return where stacks were written earlier, as part of a message."""
+    folders = sorted(_dumps(folder))
+    return f"the last stacks are in {folders[-1]}; " if folders else ""
 
 
 def _dumps(folder: Path) -> set[Path]:

@@ -1,7 +1,7 @@
-"""Where the operator lets a run look into a deadline of its own before it deletes the run's pods.
+"""Requests for stacks: the operator lets a run investigate a deadline before it deletes the run's pods.
 
-Made by `launch`, opened by `watching_hangs` while there are processes to be asked; the `status_server`
-asks here.
+`launch` creates it, and `watching_hangs` opens it while there are processes to ask. The `status_server` calls
+it.
 """
 
 import threading
@@ -15,62 +15,64 @@ from rljob_runtime.processes.hangs.stacks import stands
 from rljob_runtime.record.remote import RemoteRun
 
 COPY_SECONDS = 8.0
-"""The operator waits 15 s for all of it."""
+"""Time for the copy; the operator waits 15 s for the complete answer."""
 REASON_CHARACTERS, WAITING_CHARACTERS = 300, 200
-"""A condition has 1000 for them and what is said before."""
+"""Limits of the texts: a condition has 1000 characters for them and the text before them."""
 
 
-class Looked(Protocol):
-    """`Hang`."""
+class HangReport(Protocol):
+    """An investigated hang, as `Hang`."""
 
     @property
     def folder(self) -> Path | None: ...
     @property
-    def found(self) -> str: ...
+    def missing_text(self) -> str: ...
     @property
     def waits(self) -> str: ...
 
 
 @dataclass(slots=True, kw_only=True)
 class StacksRequests:
-    """Of one run. remote: where its records are copied. dump: as `Hangs.dump`; None while there is nobody
-    to be asked."""
+    """Requests for stacks of one run. remote: where its records are copied. dump: as `Hangs.dump`; None while
+    there are no processes to ask."""
 
     remote: RemoteRun | None = None
-    dump: Callable[[str, str], Looked] | None = None
+    dump: Callable[[str, str], HangReport] | None = None
 
-    def ask(self, deadline: str, why: str) -> str:
-        """Write everybody's stacks; what the run was doing and where they are, in a line."""
+    def ask(self, deadline: str, reason: str) -> str:
+        """Write the stacks of all processes. Returns in one line what the run was doing and where they
+        are."""
         dump = self.dump
         if dump is None:
             return f"it had no workers to be asked; its driver was in {stands() or 'nothing'}"
-        hang = dump(deadline, why)
-        said = [hang.found[:REASON_CHARACTERS], hang.waits[:WAITING_CHARACTERS]]
-        return "; ".join(filter(None, [*said, self._place(hang.folder)]))
+        hang = dump(deadline, reason)
+        parts = [hang.missing_text[:REASON_CHARACTERS], hang.waits[:WAITING_CHARACTERS]]
+        return "; ".join(filter(None, [*parts, self._location(hang.folder)]))
 
-    def _place(self, folder: Path | None) -> str:
+    def _location(self, folder: Path | None) -> str:
         if folder is None:
             return "its stacks could not be written"
         if self.remote is None:
             return f"stacks and dock: {folder}"
-        place = f"{self.remote.uri}/{folder.parent.name}/{folder.name}"
-        late = self._copied(self.remote, folder)
-        return f"stacks and dock: {late or place}"
+        location = f"{self.remote.uri}/{folder.parent.name}/{folder.name}"
+        failure = self._copy(self.remote, folder)
+        return f"stacks and dock: {failure or location}"
 
-    def _copied(self, remote: RemoteRun, folder: Path) -> str:
-        """Copy them beside the run's other records; what is to be said where that failed or is not over."""
-        said = [f"{folder}, not copied within {COPY_SECONDS:g} s"]
+    def _copy(self, remote: RemoteRun, folder: Path) -> str:
+        """Copy the folder to the run's other records. Returns a message if that failed or took too long, else
+        ""."""
+        message = [f"{folder}, not copied within {COPY_SECONDS:g} s"]
 
         def copy() -> None:
             try:
                 remote.put_hang(folder)
-                said[0] = ""
+                message[0] = ""
                 remote.put_hangs(folder.parents[1])  # earlier ones
             except StorageError as error:
-                if said[0]:
-                    said[0] = f"{folder}, not copied: {error}"[:WAITING_CHARACTERS]
+                if message[0]:
+                    message[0] = f"{folder}, not copied: {error}"[:WAITING_CHARACTERS]
 
         copying = threading.Thread(target=copy, name="hang-copy", daemon=True)
         copying.start()
         copying.join(COPY_SECONDS)
-        return said[0]
+        return message[0]

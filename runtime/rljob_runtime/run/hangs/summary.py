@@ -1,23 +1,33 @@
-"""What is written of a hang, as text. Pure."""
+"""The texts that are written about a hang. Pure."""
 
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rljob_runtime.run.hangs.switchboard import Heard
-from rljob_runtime.run.hangs.verdict import Dock, Verdict, collective_text
+from rljob_runtime.run.hangs.switchboard import KnownProcess
+from rljob_runtime.run.hangs.verdict import Dock, HangVerdict, collective_text
 
 MAX_LINES = 400
-"""Of a section: 384 devices have a line each."""
+"""Longest section: 384 devices have a line each."""
 
 
 def summary_text(
-    title: str, verdict: Verdict, heard: Mapping[str, Heard], dock: Dock, *, now: float, step: int
+    title: str,
+    verdict: HangVerdict,
+    processes: Mapping[str, KnownProcess],
+    dock: Dock,
+    *,
+    time_s: float,
+    step: int,
 ) -> str:
-    """The file that is read first: who is missing, who waits for what, the dock's rows."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
-    places = {name: f" (process {one.pid} on {one.host})" for name, one in heard.items()}
-    missing = [f"{m.process}{places.get(m.process, '')} {m.why}" for m in verdict.missing]
+    """Return the file to read first: the missing processes, what others wait for, and the dock's rows."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
+    locations = {
+        name: f" (process {process.pid} on {process.host})" for name, process in processes.items()
+    }
+    missing = [
+        f"{item.process}{locations.get(item.process, '')} {item.why}" for item in verdict.missing
+    ]
     sections = {
         "missing": missing or ["nobody: all processes answer, and none is busy"],
         "waiting": verdict.waiting or ["nobody"],
@@ -29,25 +39,28 @@ def summary_text(
         ],
     }
     lines = [title, f"{when}, {step} steps were done"]
-    for name, found in sections.items():
-        lines += ["", f"{name}:", *(f"  {line}" for line in found[:MAX_LINES])]
-        if len(found) > MAX_LINES:
-            lines.append(f"  and {len(found) - MAX_LINES} more")
+    for name, section in sections.items():
+        lines += ["", f"{name}:", *(f"  {line}" for line in section[:MAX_LINES])]
+        if len(section) > MAX_LINES:
+            lines.append(f"  and {len(section) - MAX_LINES} more")
     return "\n".join(lines) + "\n"
 
 
-def process_text(one: Heard, now: float) -> str:
-    """A process' file."""
-    head = f"{one.process}, process {one.pid} on {one.host}"
-    last = f"its last word came {now - one.heard:.1f} s before this was written"
-    if one.gone is not None:
-        return f"{head}\nits connection ended {now - one.gone:.1f} s before this was written\n"
-    if one.report is None:
-        return f"{head}\ndid not answer; {last}\n"
-    collectives = [*_collective_lines(one.report)] or ["none"]
-    title, stacks = "collectives, the waiting and the latest first:", str(one.report["stacks"])
+def process_text(process: KnownProcess, time_s: float) -> str:
+    """Return the file of one process."""
+    head = f"{process.process}, process {process.pid} on {process.host}"
+    last_message = (
+        f"its last word came {time_s - process.last_message_s:.1f} s before this was written"
+    )
+    if process.gone_s is not None:
+        return f"{head}\nits connection ended {time_s - process.gone_s:.1f} s before this was written\n"
+    if process.report is None:
+        return f"{head}\ndid not answer; {last_message}\n"
+    collectives = [*_collective_lines(process.report)] or ["none"]
+    title, stacks = "collectives, the waiting and the latest first:", str(process.report["stacks"])
     children = [
-        f"\nchild process, {name}:\n{text}" for name, text in one.report.get("children", {}).items()
+        f"\nchild process, {name}:\n{text}"
+        for name, text in process.report.get("children", {}).items()
     ]
     return "\n".join([head, "", title, *collectives, "", "stacks:", stacks, *children])
 
@@ -61,37 +74,37 @@ def _collective_lines(report: Mapping[str, Any]) -> Iterator[str]:
         last = group["last"]
         if last is not None and last["state"] != "waits":
             error = f": {last['error']}" if last["error"] else ""
-            what = collective_text(group, last)
-            yield f"  {last['state']} {last['seconds']:.3f} s ago: {what}{error}"
+            collective = collective_text(group, last)
+            yield f"  {last['state']} {last['seconds']:.3f} s ago: {collective}{error}"
 
 
 def _dock_lines(dock: Dock) -> Iterator[str]:
-    for role, told in dock.items():
-        if "error" in told:
-            yield f"{role}: {told['error']}"
-        elif "state" in told:
-            yield from _controller_lines(told)
+    for role, facts in dock.items():
+        if "error" in facts:
+            yield f"{role}: {facts['error']}"
+        elif "state" in facts:
+            yield from _controller_lines(facts)
         else:
-            room = f"{told['bytes']} of {told['capacity_bytes']} bytes"
-            waiting = told["waiting_for_room"]
+            room = f"{facts['bytes']} of {facts['capacity_bytes']} bytes"
+            waiting = facts["waiting_for_room"]
             held_up = f"; {waiting} wait for room" if any(waiting.values()) else ""
-            yield f"{role}: {told['rows']} rows, {room}{held_up}"
+            yield f"{role}: {facts['rows']} rows, {room}{held_up}"
 
 
-def _controller_lines(told: Mapping[str, Any]) -> Iterator[str]:
-    state = told["state"]
-    if not told["batches"] and not told["waiting"]:
+def _controller_lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    state = facts["state"]
+    if not facts["batches"] and not facts["waiting"]:
         yield f"state {state}: no rows"
-    for name, batch in told["batches"].items():
+    for name, batch in facts["batches"].items():
         rows = ", ".join(f"{count} {kind}" for kind, count in batch["rows"].items())
         put = f"{batch['put']} of {batch['total']} were put, {batch['acknowledged']} are done"
         lacking = batch["lacking_columns"]
         columns = f"; lacking columns: {lacking}" if lacking else ""
         yield f"state {state}, {name}: {put}; {rows}{columns}"
-    for lease in told["leases"]:
+    for lease in facts["leases"]:
         rows = ", ".join(f"{count} rows of {batch}" for batch, count in lease["rows"].items())
         yield f"state {state}: {lease['owner']} holds {rows} for {lease['held_seconds']:.1f} s"
-    for claim in told["waiting"]:
+    for claim in facts["waiting"]:
         yield (
             f"state {state}: {claim['owner']} waits {claim['waited_seconds']:.1f} s"
             + (f": {claim['why']}" if claim["why"] else f" for rows of {claim['batch']}")

@@ -1,7 +1,7 @@
-"""Where all processes of a run answer: knows who was heard when, and asks everybody at once.
+"""Where all processes of a run answer: it records when each was last heard, and asks all of them together.
 
-In the driver, on a thread of its own. Processes come by themselves (`reporter`), over the dock's wire and
-with the run's token.
+It runs in the driver, on its own thread. Processes connect to it themselves (`reporter`), over the dock's
+wire and with the run's token.
 """
 
 import asyncio
@@ -19,27 +19,27 @@ from rljob_runtime.dock.wire.wire_server import DockServer
 from rljob_runtime.processes.hangs.reporter import PULSE_SECONDS, ROLE
 
 GRACE_SECONDS = 5.0
-"""So much later than everybody's deadline the server's own thread has answered."""
+"""How much later than the processes' deadline the server's thread must have answered."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Heard:
-    """A process that came. heard: when its last word came, unix seconds. gone: when its connection ended,
-    None while it stands. report: its last answer, to the question `answered`."""
+class KnownProcess:
+    """A process that has connected. last_message_s: when its last message came, Unix seconds. gone_s: when
+    its connection ended, None while it is open. report: its last answer, to the question `answered`."""
 
     process: str
     pid: int
     host: str
-    heard: float
-    gone: float | None = None
+    last_message_s: float
+    gone_s: float | None = None
     answered: int = 0
     report: dict[str, Any] | None = None
 
 
 class Switchboard:
-    """Listens from `start` to `stop`; a context manager. host, port: where processes of the run reach it; 0:
+    """A server that listens while its context is open. host, port: where processes of the run reach it; 0:
     any port."""
 
     def __init__(self, *, token: str, host: str, port: int = 0) -> None:
@@ -54,32 +54,32 @@ class Switchboard:
     def __exit__(self, *exc: object) -> None:
         self._thread.stop()
 
-    def ask(self, *, seconds: float) -> dict[str, Heard]:
-        """Everybody who came, by name. Those who are there are asked; who does not answer within
-        `seconds` has no report."""
+    def ask(self, *, seconds: float) -> dict[str, KnownProcess]:
+        """Return all processes that ever connected, by name. Connected ones are asked. One that does not
+        answer within `seconds` has no report."""
         return self._server.ask(seconds)
 
 
 class _Server(DockServer):
     def __init__(self, *, token: str, host: str, port: int) -> None:
         super().__init__(role=ROLE, token=token, host=host, port=port, shared_directory=None)
-        self._known: dict[str, Heard] = {}
+        self._known: dict[str, KnownProcess] = {}
         self._peers: dict[str, Peer] = {}
         self._parked: dict[str, asyncio.Future[None]] = {}
-        self._asked = 0
+        self._num_questions = 0
         self._open: _Question | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
         self.answer(Pulse, self._pulse)
 
     async def start(self) -> tuple[str, int]:
-        """See DockServer."""
+        """Start the server, as `DockServer.start` does."""
         self._loop = asyncio.get_running_loop()
         return await super().start()
 
-    def ask(self, seconds: float) -> dict[str, Heard]:
-        """From any thread but the server's, one question at a time. Where that thread is stuck, nobody has a
-        report."""
+    def ask(self, seconds: float) -> dict[str, KnownProcess]:
+        """Ask all processes. May be called from any thread but the server's; questions are asked one after
+        the other. If that thread is stuck, no process has a report."""
         assert self._loop is not None, "ask before start"
         with self._lock:
             answered = asyncio.run_coroutine_threadsafe(self._ask(seconds), self._loop)
@@ -91,82 +91,89 @@ class _Server(DockServer):
                     "the switchboard's thread did not answer within %g s", seconds + GRACE_SECONDS
                 )
                 return {
-                    name: replace(heard, report=None) for name, heard in list(self._known.items())
+                    name: replace(process, report=None)
+                    for name, process in list(self._known.items())
                 }
 
-    async def _ask(self, seconds: float) -> dict[str, Heard]:
-        self._asked += 1
+    async def _ask(self, seconds: float) -> dict[str, KnownProcess]:
+        self._num_questions += 1
         before = set(self._known)
-        there = {name for name, heard in self._known.items() if heard.gone is None}
-        self._open = question = _Question(number=self._asked, missing=there)
+        connected = {name for name, process in self._known.items() if process.gone_s is None}
+        self._open = question = _Question(number=self._num_questions, missing=connected)
         for parked in self._parked.values():
             if not parked.done():
                 parked.set_result(None)
-        if there:
+        if connected:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(question.whole.wait(), seconds)
+                await asyncio.wait_for(question.complete.wait(), seconds)
         self._open = None
         return {
-            name: replace(heard, report=heard.report if heard.answered == question.number else None)
-            for name, heard in self._known.items()
-            if name in before or heard.answered == question.number  # not who came just now
+            name: replace(
+                process, report=process.report if process.answered == question.number else None
+            )
+            for name, process in self._known.items()
+            if name in before or process.answered == question.number  # not new ones
         }
 
     def _pulse(self, peer: Peer, pulse: Pulse, _: memoryview) -> Answer:
-        heard = self._hear(peer, pulse)
+        process = self._record_message(peer, pulse)
         if pulse.answers:
-            heard.answered, heard.report = pulse.answers, pulse.report
+            process.answered, process.report = pulse.answers, pulse.report
         if unanswered := self._unanswered(peer.owner):
             return Reply(message=Asked(ask=unanswered))
         if self._open is not None:
-            self._open.answered(peer.owner)
-        return self._park(peer.owner)
+            self._open.mark_answered(peer.owner)
+        return self._hold_reply(peer.owner)
 
-    async def _park(self, process: str) -> Reply:
-        """Until somebody asks, or it is time for the next pulse."""
-        asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._parked[process] = asked
-        if not self._unanswered(process):  # the question may be older than this turn of the loop
-            await asyncio.wait([asked], timeout=PULSE_SECONDS)
-        if self._parked.get(process) is asked:
+    async def _hold_reply(self, process: str) -> Reply:
+        """Hold the reply until a question is asked, or it is time for the next pulse."""
+        question_asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._parked[process] = question_asked
+        if not self._unanswered(process):  # a question may have been asked before this call
+            await asyncio.wait([question_asked], timeout=PULSE_SECONDS)
+        if self._parked.get(process) is question_asked:
             del self._parked[process]
         return Reply(message=Asked(ask=self._unanswered(process)))
 
     def _unanswered(self, process: str) -> int:
-        """Number of the open question that the process has not answered, 0 without."""
+        """Return the number of the open question if the process has not answered it, else 0."""
         question = self._open
         answered = question is None or self._known[process].answered == question.number
         return 0 if question is None or answered else question.number
 
-    def _hear(self, peer: Peer, pulse: Pulse) -> Heard:
-        """One that started again, or connected anew, takes the place of the one before."""
+    def _record_message(self, peer: Peer, pulse: Pulse) -> KnownProcess:
+        """Record a message. A process that restarted or reconnected replaces its earlier entry."""
         known = self._known.get(peer.owner)
         if known is None or (known.pid, known.host) != (pulse.pid, pulse.host):
-            known = Heard(process=peer.owner, pid=pulse.pid, host=pulse.host, heard=0.0)
+            known = KnownProcess(
+                process=peer.owner, pid=pulse.pid, host=pulse.host, last_message_s=0.0
+            )
             self._known[peer.owner] = known
-        known.heard, known.gone = time.time(), None
+        known.last_message_s, known.gone_s = time.time(), None
         self._peers[peer.owner] = peer
         return known
 
     def lost(self, peer: Peer) -> None:
-        """See DockServer."""
+        """Record the end of a connection, as `DockServer.lost` does."""
         if self._peers.get(peer.owner) is not peer:
             return
         del self._peers[peer.owner]
-        self._known[peer.owner].gone = time.time()
+        self._known[peer.owner].gone_s = time.time()
         if self._open is not None:
-            self._open.answered(peer.owner)
+            self._open.mark_answered(peer.owner)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Question:
-    """missing: who has not answered. whole: set once nobody is missing."""
+    """A question to all processes. missing: those that have not answered. complete: set once none is
+    missing."""
 
     number: int
     missing: set[str]
-    whole: asyncio.Event = field(default_factory=asyncio.Event)
+    complete: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def answered(self, process: str) -> None:
+    def mark_answered(self, process: str) -> None:
+        """Record that the process has answered, or is gone."""
         self.missing.discard(process)
         if not self.missing:
-            self.whole.set()
+            self.complete.set()

@@ -1,7 +1,7 @@
-"""Who is missing in a run that does not go on, and who waits for whom. Pure.
+"""Determine which processes are missing in a run that makes no progress, and which wait for which. Pure.
 
-A process is missing when it does not answer, or does something while others wait and itself waits for
-nobody. Collectives are compared by their numbers: the rank that has entered fewer of a group's is awaited.
+A process is missing if it does not answer, or if it is busy while others wait and does not wait itself.
+Collectives are compared by their numbers: the rank that has entered fewer of a group's is awaited.
 """
 
 import time
@@ -10,21 +10,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_runtime.record.event_types import Missing
-from rljob_runtime.run.hangs.switchboard import Heard
+from rljob_runtime.run.hangs.switchboard import KnownProcess
 
 NAMED = 3
-"""Processes that a run's error names; the summary names all."""
+"""Most processes that a run's error names; the summary names all."""
 DOCK_SERVERS = ("warehouse-", "controller-")
 MESSAGES = ("send", "receive")
-"""Between two ranks, each of which does its own."""
+"""Operations between two ranks, of which each does a different one."""
 
 Dock = Mapping[str, Mapping[str, Any]]
-"""What each of the dock's servers told, by role; `error` in place of it where it did not."""
+"""Answers of the dock's servers, by role; `error` in place of the answer of one that gave none."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Verdict:
-    """missing: the awaited first. waiting: a line for each wait. idle: who has nothing to do."""
+class HangVerdict:
+    """The result of an investigation. missing: the awaited processes first. waiting: a line for each wait.
+    idle: processes that have nothing to do."""
 
     missing: list[Missing] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
@@ -32,8 +33,8 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """For the run's error: at most NAMED of those who are missing."""
-        named = [f"{one.process} {one.why}" for one in self.missing[:NAMED]]
+        """The missing processes for the run's error, at most NAMED of them."""
+        named = [f"{process.process} {process.why}" for process in self.missing[:NAMED]]
         if len(self.missing) > NAMED:
             named.append(f"and {len(self.missing) - NAMED} more")
         if named:
@@ -42,57 +43,71 @@ class Verdict:
 
 
 def judge(
-    heard: Mapping[str, Heard],
+    processes: Mapping[str, KnownProcess],
     expected: Collection[str],
     dock: Dock,
     *,
-    now: float,
+    time_s: float,
     states: Mapping[str, str] | None = None,
-) -> Verdict:
-    """now: unix seconds. states: what the system says of processes that do not answer."""
-    verdict, awaited = Verdict(), set[str]()
-    missing = dict(_silent(heard, expected, now, states or {}))
-    waits = _Waits(heard, dock)
+) -> HangVerdict:
+    """Return the verdict on a run's processes. time_s: Unix seconds. states: the system's states of processes
+    that do not answer."""
+    verdict, awaited = HangVerdict(), set[str]()
+    missing = dict(_silent_processes(processes, expected, time_s, states or {}))
+    waits = _WaitGraph(processes, dock)
     busy: dict[str, str] = {}
-    for name, one in sorted(heard.items()):
-        if one.gone is not None or one.report is None:
+    for name, process in sorted(processes.items()):
+        if process.gone_s is not None or process.report is None:
             continue
-        found = [*waits.in_collectives(name), *waits.in_dock(name)]
-        for line, others in found:
+        wait_lines = [*waits.in_collectives(name), *waits.in_dock(name)]
+        for line, others in wait_lines:
             verdict.waiting.append(f"{name}: {line}")
             awaited |= others
-        if found or name.startswith(DOCK_SERVERS) or not one.report.get("stands"):
-            if not found:
+        if wait_lines or name.startswith(DOCK_SERVERS) or not process.report.get("stands"):
+            if not wait_lines:
                 verdict.idle.append(name)
         else:
-            busy[name] = f"is in {one.report['stands']}"
+            busy[name] = f"is in {process.report['stands']}"
     missing |= busy
     order = sorted(missing, key=lambda name: (name not in awaited, name in busy, name))
     verdict.missing = [Missing(process=name, why=missing[name]) for name in order]
     return verdict
 
 
-def _silent(
-    heard: Mapping[str, Heard], expected: Collection[str], now: float, states: Mapping[str, str]
+def _silent_processes(
+    processes: Mapping[str, KnownProcess],
+    expected: Collection[str],
+    time_s: float,
+    states: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
-    """Who does not answer, and since when."""
-    for name in sorted({*expected, *heard}):
-        one = heard.get(name)
-        if one is None:
+    """Yield the processes that do not answer, and since when."""
+    for name in sorted({*expected, *processes}):
+        process = processes.get(name)
+        if process is None:
             yield name, "has not started, or did not come to the driver"
-        elif one.gone is not None:
+        elif process.gone_s is not None:
             if name in expected:
-                yield name, f"is gone since {_clock(one.gone)} ({now - one.gone:.0f} s)"
-        elif one.report is None:
+                yield (
+                    name,
+                    f"is gone since {_clock(process.gone_s)} ({time_s - process.gone_s:.0f} s)",
+                )
+        elif process.report is None:
             state = f", {states[name]}" if name in states else ""
-            silent = f"silent since {_clock(one.heard)} ({now - one.heard:.0f} s)"
+            silent = (
+                f"silent since {_clock(process.last_message_s)} "
+                f"({time_s - process.last_message_s:.0f} s)"
+            )
             yield name, f"does not answer{state}, {silent}"
 
 
-class _Waits:
-    def __init__(self, heard: Mapping[str, Heard], dock: Dock) -> None:
+class _WaitGraph:
+    """The waits of the processes that answered, in collectives and for rows of the dock."""
+
+    def __init__(self, processes: Mapping[str, KnownProcess], dock: Dock) -> None:
         self._reports = {
-            name: one.report for name, one in heard.items() if one.report and one.gone is None
+            name: process.report
+            for name, process in processes.items()
+            if process.report and process.gone_s is None
         }
         self._dock = dock
         self._groups = {
@@ -101,43 +116,48 @@ class _Waits:
         }
 
     def in_collectives(self, name: str) -> Iterator[tuple[str, set[str]]]:
-        """A line for each collective that the process waits in, and who has not come to it."""
+        """Yield a line for each collective that the process waits in, and the members that have not entered
+        it."""
         for group in self._groups[name].values():
             for note in group["waits"]:
                 late = self._late(name, group, note)
-                told = [f"{other} has not come ({why})" for other, why in late.items()]
-                others = self._parted(name, group, note)
+                late_texts = [f"{other} has not come ({why})" for other, why in late.items()]
+                parted_texts = self._parted(name, group, note)
                 text = f"waits {note['seconds']:.1f} s in {collective_text(group, note)}"
-                yield "; ".join([text, *told, *others]), set(late)
+                yield "; ".join([text, *late_texts, *parted_texts]), set(late)
 
     def in_dock(self, name: str) -> Iterator[tuple[str, set[str]]]:
-        """A line for each claim of the process that waits, and who holds rows of what it waits for."""
-        for told in self._dock.values():
-            for claim in told.get("waiting", []) if "state" in told else []:
+        """Yield a line for each claim of the process that waits, and the processes that have leased rows it
+        waits for."""
+        for facts in self._dock.values():
+            for claim in facts.get("waiting", []) if "state" in facts else []:
                 if claim["owner"] != name:
                     continue
                 holders = self._holders(claim["awaits"], claim["batch"]) - {name}
-                by = f", held by {', '.join(sorted(holders))}" if holders else ""
+                leased_by = f", held by {', '.join(sorted(holders))}" if holders else ""
                 yield (
                     f"waits {claim['waited_seconds']:.1f} s for rows of {claim['batch']} for state "
-                    f"{told['state']}, which {claim['awaits']} has to pass{by}",
+                    f"{facts['state']}, which {claim['awaits']} has to pass{leased_by}",
                     holders,
                 )
 
     def _late(self, name: str, group: Mapping[str, Any], note: Mapping[str, Any]) -> dict[str, str]:
-        """Members that have entered fewer collectives of the group, with their last one."""
-        found = {}
+        """Return the members that have entered fewer collectives of the group, with their last one."""
+        late_members = {}
         for other in self._awaited(name, group, note):
-            theirs = self._groups.get(other, {}).get(group["key"])
-            last = theirs["last"] if theirs else None
+            group_of_other = self._groups.get(other, {}).get(group["key"])
+            last = group_of_other["last"] if group_of_other else None
             if note["awaited"] or last is None or last["number"] < note["number"]:
-                found[other] = _last_text(last) if other in self._reports else "it does not answer"
-        return found
+                late_members[other] = (
+                    _last_text(last) if other in self._reports else "it does not answer"
+                )
+        return late_members
 
     def _awaited(
         self, name: str, group: Mapping[str, Any], note: Mapping[str, Any]
     ) -> Sequence[str]:
-        """Names of the other members. A group that is not torch's is known by who told of it."""
+        """Return the names of the other members. The members of a group that is not torch's are those that
+        reported it."""
         ranks = note["awaited"] or group["ranks"]
         if not ranks:
             return [n for n, groups in self._groups.items() if group["key"] in groups and n != name]
@@ -148,23 +168,24 @@ class _Waits:
     def _parted(
         self, name: str, group: Mapping[str, Any], note: Mapping[str, Any]
     ) -> Iterator[str]:
-        """Members that do something else under the same number: they will never meet."""
+        """Yield members that are in another operation under the same number: they will never meet."""
         if note["awaited"] or note["what"] in MESSAGES:
             return
         for other in self._awaited(name, group, note):
-            theirs = self._groups.get(other, {}).get(group["key"])
-            for waiting in theirs["waits"] if theirs else []:
+            group_of_other = self._groups.get(other, {}).get(group["key"])
+            for waiting in group_of_other["waits"] if group_of_other else []:
                 differs = waiting["number"] == note["number"] and waiting["what"] != note["what"]
                 if differs:
                     yield f"{other} is in {waiting['what']} under the same number: they have parted"
 
     def _holders(self, state: str, batch: str) -> set[str]:
-        told = self._dock.get(f"controller/{state}", {})
-        return {lease["owner"] for lease in told.get("leases", []) if batch in lease["rows"]}
+        facts = self._dock.get(f"controller/{state}", {})
+        return {lease["owner"] for lease in facts.get("leases", []) if batch in lease["rows"]}
 
 
 def collective_text(group: Mapping[str, Any], note: Mapping[str, Any]) -> str:
-    """`all_reduce sum number 12 of group 0, ranks 0,1 (float32 [1024], 4096 bytes)`."""
+    """Return the text of a collective: `all_reduce sum, number 12 of group 0, ranks 0,1 (float32 [1024], 4096
+    bytes)`."""
     shape = f" ({note['dtype']} {note['shape']}, {note['bytes']} bytes)" if note["dtype"] else ""
     return f"{note['what']}, number {note['number']} of {group['key']}{shape}"
 
@@ -172,10 +193,10 @@ def collective_text(group: Mapping[str, Any], note: Mapping[str, Any]) -> str:
 def _last_text(last: Mapping[str, Any] | None) -> str:
     if last is None:
         return "it has entered none there"
-    ended = {"done": "ended", "failed": "failed", "waits": "waited for", "begun": "begun"}
+    state_texts = {"done": "ended", "failed": "failed", "waits": "waited for", "begun": "begun"}
     error = f": {last['error']}" if last["error"] else ""
     return (
-        f"its last there is number {last['number']}, {last['what']}, {ended[last['state']]} "
+        f"its last there is number {last['number']}, {last['what']}, {state_texts[last['state']]} "
         f"{last['seconds']:.1f} s ago{error}"
     )
 

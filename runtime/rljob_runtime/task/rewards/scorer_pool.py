@@ -82,7 +82,7 @@ class RewardPool:
         number = processes if rewards else 0
         with _starting():
             self._children = [
-                LineChild(CHILD, json.dumps(config), tells_stacks=True) for _ in range(number)
+                LineChild(CHILD, json.dumps(config), writes_stacks=True) for _ in range(number)
             ]
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="reward")
 

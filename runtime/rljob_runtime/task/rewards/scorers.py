@@ -16,7 +16,7 @@ from typing import Any
 
 from rljob_api.spec.workload import Data, Reward
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.extensions import Kind, Use, load
+from rljob_runtime.extensions import ExtensionKind, ExtensionUse, load
 from rljob_runtime.task.data.entries import from_json
 from rljob_runtime.task.rewards.boxes import agreement, boxes_in
 from rljob_runtime.task.rewards.requests import RewardRequest
@@ -212,7 +212,7 @@ def _python(reward: Reward, data: Data, base_dir: Path) -> Scorer:
 
 def _extension(reward: Reward, data: Data, base_dir: Path) -> Scorer:
     """An installed package's; it must return a finite number."""
-    use = Use(path=f"reward {reward.name}", kind=Kind.REWARD, name=reward.type)
+    use = ExtensionUse(path=f"reward {reward.name}", kind=ExtensionKind.REWARD, name=reward.type)
     made = load(use)(reward.params or {}, base_dir)
     if not callable(made):
         raise ConfigError(
