@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_columns import stored
 
-from rljob_runtime.dock.columns import Packed, Ragged
+from rljob_runtime.dock.columns import PackedColumn, Ragged
 from rljob_runtime.dock.warehouse.arena import ALIGNMENT_BYTES, Arena
 from rljob_runtime.dock.warehouse.slabs import (
     WORD_BYTES,
     NoRoom,
-    Run,
     SlabMemory,
-    joined,
+    SlabRun,
+    merge_adjacent,
     slab_bytes,
 )
-from rljob_runtime.dock.wire.memory import Memory
+from rljob_runtime.dock.wire.memory import WarehouseMemory
 
 SIZE = 4096
 
@@ -108,22 +108,22 @@ def test_bytes_are_not_freed_twice() -> None:
 
 @pytest.fixture(params=[True, False], ids=["memfd", "anonymous"])
 def slabs(request: pytest.FixtureRequest) -> Iterator[SlabMemory]:
-    memory = Memory(SIZE, shared=request.param)
+    memory = WarehouseMemory(SIZE, shared=request.param)
     yield SlabMemory(memory)
     memory.close()
 
 
-def column(*rows: list[int]) -> Packed:
+def column(*rows: list[int]) -> PackedColumn:
     return stored(Ragged.from_rows([np.asarray(row, dtype=np.int32) for row in rows]))
 
 
-def store(slabs: SlabMemory, *rows: list[int]) -> list[Run]:
+def store(slabs: SlabMemory, *rows: list[int]) -> list[SlabRun]:
     """One message with these rows; each by itself."""
     slab = slabs.store({"a": column(*rows)})
-    return [Run(slab, i, i + 1) for i in range(len(rows))]
+    return [SlabRun(slab, i, i + 1) for i in range(len(rows))]
 
 
-def values(slabs: SlabMemory, run: Run) -> list[int]:
+def values(slabs: SlabMemory, run: SlabRun) -> list[int]:
     data = b"".join(slabs.memory.view[start:end] for start, end in run.spans("a"))
     return np.frombuffer(data, dtype=np.int32).tolist()
 
@@ -132,13 +132,13 @@ def test_rows_of_a_column_lie_behind_each_other(slabs) -> None:
     rows = store(slabs, [1], [2, 3], [], [4])
 
     assert [values(slabs, row) for row in rows] == [[1], [2, 3], [], [4]]
-    assert joined(span for row in rows for span in row.spans("a")) == [(0, 16)]
+    assert merge_adjacent(span for row in rows for span in row.spans("a")) == [(0, 16)]
 
 
 def test_columns_of_a_message_lie_in_one_piece_each_at_a_word(slabs) -> None:
     slab = slabs.store({"a": column([1], [2]), "b": column([3], []), "c": column([], [4, 5, 6])})
 
-    assert [Run(slab, 0, 2).spans(name) for name in "abc"] == [[(0, 8)], [(8, 12)], [(16, 28)]]
+    assert [SlabRun(slab, 0, 2).spans(name) for name in "abc"] == [[(0, 8)], [(8, 12)], [(16, 28)]]
     assert (
         slabs.arena.free_bytes
         == SIZE - 32
@@ -203,8 +203,8 @@ def test_pinned_bytes_outlive_their_row(slabs) -> None:
 @settings(max_examples=200, deadline=None)
 def test_what_is_there_or_pinned_never_changes(steps, eager) -> None:
     """eager: room is always short."""
-    slabs = SlabMemory(Memory(SIZE))
-    live, pinned, expected = list[Run](), list[Run](), dict[Run, list[int]]()
+    slabs = SlabMemory(WarehouseMemory(SIZE))
+    live, pinned, expected = list[SlabRun](), list[SlabRun](), dict[SlabRun, list[int]]()
 
     for stamp, (what, number) in enumerate(steps):
         lengths = [number, 0, 2 * number]
@@ -232,7 +232,7 @@ def test_what_is_there_or_pinned_never_changes(steps, eager) -> None:
 
 
 def test_memory_is_made_present_up_to_where_it_is_used() -> None:
-    memory = Memory(8 << 20, shared=True)
+    memory = WarehouseMemory(8 << 20, shared=True)
 
     memory.populate(100)
 

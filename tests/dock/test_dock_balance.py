@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.dock.controller.balance import balanced, imbalance
+from rljob_runtime.dock.controller.balance import balance, imbalance
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.rows import NewRow, Share
 from rljob_runtime.errors import DockTimeout
@@ -37,7 +37,7 @@ def differencing(lengths: list[int], parts: int) -> list[list[int]]:
 
 @given(lengths=LENGTHS, parts=st.integers(1, 9))
 def test_every_item_is_in_one_part_and_the_parts_have_equal_counts(lengths, parts) -> None:
-    chosen = balanced(lengths, parts)
+    chosen = balance(lengths, parts)
 
     assert sorted(itertools.chain(*chosen)) == list(range(len(lengths)))
     counts = [len(items) for items in chosen]
@@ -56,7 +56,7 @@ def test_two_parts_are_near_the_best_of_all_splits(lengths) -> None:
         for split in splits
     )
 
-    longest = max(sum(lengths[i] for i in items) for items in balanced(lengths, 2))
+    longest = max(sum(lengths[i] for i in items) for items in balance(lengths, 2))
 
     assert longest - best <= (max(lengths) - min(lengths)) / 2
 
@@ -67,7 +67,7 @@ def test_ranks_are_nearer_to_each_other_than_by_differencing_or_in_turn(parts: i
     ours, theirs, in_turn = [], [], []
     for _ in range(20):
         lengths = np.minimum(rng.lognormal(6.0, 0.8, size=128), 4096).astype(int).tolist()
-        ours.append(imbalance(lengths, balanced(lengths, parts)))
+        ours.append(imbalance(lengths, balance(lengths, parts)))
         theirs.append(imbalance(lengths, differencing(lengths, parts)))
         in_turn.append(imbalance(lengths, [range(rank, 128, parts) for rank in range(parts)]))
 
@@ -79,7 +79,7 @@ def test_ranks_are_nearer_to_each_other_than_by_differencing_or_in_turn(parts: i
 def test_no_time_is_lost_on_many_items() -> None:
     lengths = np.random.default_rng(0).integers(1, 4096, size=4096).tolist()
 
-    assert imbalance(lengths, balanced(lengths, 64)) < 1.001
+    assert imbalance(lengths, balance(lengths, 64)) < 1.001
 
 
 def lengths_of_groups(seed: int, groups: int) -> list[int]:

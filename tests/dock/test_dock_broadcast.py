@@ -19,24 +19,24 @@ from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.controller.subscription import Subscription
 from rljob_runtime.dock.graph import State, StateGraph
-from rljob_runtime.dock.names import PackedNames, names_of
+from rljob_runtime.dock.names import PackedNames, unpack_names
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.broadcast import Broadcaster
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
 from rljob_runtime.dock.wire import tcp
-from rljob_runtime.dock.wire.channel import Channel, Identity
-from rljob_runtime.dock.wire.frames import Frame, Kind, pack_value
+from rljob_runtime.dock.wire.channel import Channel, ClientIdentity
+from rljob_runtime.dock.wire.frames import Frame, FrameKind, pack_value
 from rljob_runtime.dock.wire.messages import (
-    Claim,
-    Granted,
+    ClaimAnswer,
+    ClaimRows,
     Hello,
     Notices,
     PutRows,
     Renew,
     Snapshot,
     Subscribe,
-    numbers_of,
+    unpack_numbers,
 )
 from rljob_runtime.dock.wire.peer import Peer, Reply
 from rljob_runtime.errors import DockLost, DockRefused
@@ -45,12 +45,12 @@ DOCS = Path(__file__).parents[2] / "docs" / "dock.md"
 
 
 def raw_channel(dock, role: str) -> Channel:
-    identity = Identity(owner="raw", session="raw-1")
+    identity = ClientIdentity(owner="raw", session="raw-1")
     return Channel(role=role, find=lambda: dock.address, identity=identity)
 
 
-def claim_raw(channel: Channel, request: str = "1") -> Granted:
-    claim = Claim(request=request, batch="t", whole_groups=False)
+def claim_raw(channel: Channel, request: str = "1") -> ClaimAnswer:
+    claim = ClaimRows(request=request, batch="t", whole_groups=False)
     return channel.ask(claim, timeout_seconds=5)
 
 
@@ -137,7 +137,7 @@ async def test_a_controller_of_a_pod_that_is_gone_asks_where_the_next_one_is(
         index=0,
         address=lambda: told.append(next(places)) or told[-1],
         hello=msgspec.structs.replace(HELLO, token=dock.token),
-        wish=WISH,
+        subscribe=WISH,
         on_snapshot=lambda *told: snapshot.set(),
         on_notices=lambda *told: None,
     )
@@ -190,7 +190,7 @@ def test_an_expired_lease_wakes_those_who_wait(make_dock, rows_of) -> None:
     dock = make_dock(lease_seconds=0.3)
     dock.client("feed").put_rows("t", rows_of("t", groups=1, samples=2), total=2)
     silent = raw_channel(dock, "controller/generate")
-    assert len(names_of(claim_raw(silent).rows.uids)) == 2
+    assert len(unpack_names(claim_raw(silent).rows.uids)) == 2
 
     claim = dock.client("generate", "heir").claim("t", timeout_seconds=5)
     silent.close()
@@ -247,9 +247,9 @@ def test_a_put_that_lies_is_malformed(make_dock, changes, rows) -> None:
 
 
 def test_a_share_that_is_no_pair_is_malformed(make_dock) -> None:
-    claim = Claim(request="1", batch="t", whole_groups=False, share=[1, 2, 3, 4])  # type: ignore[arg-type]
+    claim = ClaimRows(request="1", batch="t", whole_groups=False, share=[1, 2, 3, 4])  # type: ignore[arg-type]
 
-    with pytest.raises(DockRefused, match=r"Claim: .* of length 2 to 3, got 4 - at `\$.share`"):
+    with pytest.raises(DockRefused, match=r"ClaimRows: .* of length 2 to 3, got 4 - at `\$.share`"):
         raw_channel(make_dock(), "controller/reward").ask(claim, timeout_seconds=5)
 
 
@@ -263,7 +263,7 @@ async def test_notices_that_do_not_fit_end_the_connection(make_dock) -> None:
         index=0,
         address=("127.0.0.1", 1),
         hello=HELLO,
-        wish=WISH,
+        subscribe=WISH,
         on_snapshot=lambda index, snapshot: None,
         on_notices=forget,
     )
@@ -273,12 +273,12 @@ async def test_notices_that_do_not_fit_end_the_connection(make_dock) -> None:
         on_malformed=lambda peer, error: refused.append(str(error)),
     )
     peer.trusted = True
-    link._on_frame(peer, Frame(Kind.DONE, pack_value({"role": "w"})))
+    link._on_frame(peer, Frame(FrameKind.DONE, pack_value({"role": "w"})))
     snapshot = Snapshot(epoch="e.0", batches=[], rows=[])
-    link._on_frame(peer, Frame(Kind.DONE, pack_value(snapshot)))
+    link._on_frame(peer, Frame(FrameKind.DONE, pack_value(snapshot)))
 
     with pytest.raises(Exception, match="notices do not fit: KeyError 'batch'"):
-        link._on_frame(peer, Frame(Kind.NOTICE, pack_value(Notices())))
+        link._on_frame(peer, Frame(FrameKind.NOTICE, pack_value(Notices())))
     await link.stop()
 
 
@@ -288,7 +288,7 @@ def test_many_puts_are_told_in_messages_that_are_not_long(make_dock, rows_of, mo
     take = ControllerServer._take_notices
 
     def listen(self, warehouse: int, notices: Notices) -> None:
-        told.append([len(numbers_of(rows.numbers)) for rows in notices.rows])
+        told.append([len(unpack_numbers(rows.numbers)) for rows in notices.rows])
         take(self, warehouse, notices)
 
     monkeypatch.setattr(ControllerServer, "_take_notices", listen)

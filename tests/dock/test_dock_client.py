@@ -20,9 +20,9 @@ from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
 from rljob_runtime.dock.wire import tcp
-from rljob_runtime.dock.wire.channel import Channel, Identity
-from rljob_runtime.dock.wire.frames import Kind, pack_head
-from rljob_runtime.dock.wire.messages import AskController, AskWarehouse
+from rljob_runtime.dock.wire.channel import Channel, ClientIdentity
+from rljob_runtime.dock.wire.frames import FrameKind, pack_head
+from rljob_runtime.dock.wire.messages import AskControllerStats, AskWarehouseStats
 from rljob_runtime.dock.wire.peer import READ_BYTES, STRANGER_BYTES
 from rljob_runtime.errors import DockError, DockFull, DockLost, DockRefused, DockTimeout
 
@@ -311,15 +311,15 @@ def test_a_server_at_a_wrong_address_is_refused(make_dock) -> None:
     channel = Channel(
         role="controller/generate",
         find=lambda: address,
-        identity=Identity(owner="a", session="s"),
+        identity=ClientIdentity(owner="a", session="s"),
     )
 
     with pytest.raises(DockRefused, match="controller/generate was looked for at the address of"):
-        channel.ask(AskController(), timeout_seconds=5)
+        channel.ask(AskControllerStats(), timeout_seconds=5)
 
 
 def hello(role: str = "warehouse/0") -> bytes:
-    return packed(Kind.HELLO, {"token": "secret", "role": role, "owner": "x", "session": "y"})
+    return packed(FrameKind.HELLO, {"token": "secret", "role": role, "owner": "x", "session": "y"})
 
 
 def unreadable(kind: int, header: bytes) -> bytes:
@@ -332,15 +332,15 @@ def unreadable(kind: int, header: bytes) -> bytes:
         b"GET / HTTP/1.1\r\nHost: dock\r\n\r\n",
         pack_head(1, 1 << 20, 0),
         unreadable(1, b"\xc1\xc1\xc1"),
-        packed(Kind.STATS, {}),
-        packed(Kind.HELLO, {"token": 7}),
+        packed(FrameKind.STATS, {}),
+        packed(FrameKind.HELLO, {"token": 7}),
         hello("warehouse/5"),
-        hello() + packed(Kind.CLAIM, {}),
-        hello() + packed(Kind.PUT_ROWS, {}),
-        hello() + packed(Kind.WRITE, {"columns": [{"name": "x"}]}),
-        hello() + packed(Kind.READ, {"uids": "all"}),
+        hello() + packed(FrameKind.CLAIM, {}),
+        hello() + packed(FrameKind.PUT_ROWS, {}),
+        hello() + packed(FrameKind.WRITE, {"columns": [{"name": "x"}]}),
+        hello() + packed(FrameKind.READ, {"uids": "all"}),
         hello() + unreadable(12, b"\x00\x01\x02\x03"),
-        hello() + packed(Kind.READ, {"uids": [1], "columns": []}),
+        hello() + packed(FrameKind.READ, {"uids": [1], "columns": []}),
     ],
 )
 def test_what_is_no_request_is_refused_counted_and_survived(make_dock, sent: bytes) -> None:
@@ -357,7 +357,11 @@ def test_what_is_no_request_is_refused_counted_and_survived(make_dock, sent: byt
 def test_random_bytes_never_stop_a_server(make_dock, rows_of) -> None:
     dock = make_dock()
     rng = np.random.default_rng(1)
-    good = hello() + packed(Kind.STATS, {}) + packed(Kind.READ, {"uids": ["a"], "columns": ["b"]})
+    good = (
+        hello()
+        + packed(FrameKind.STATS, {})
+        + packed(FrameKind.READ, {"uids": ["a"], "columns": ["b"]})
+    )
     places = [*dock.address.warehouses, *dock.address.controllers.values()]
 
     for trial in range(120):
@@ -379,9 +383,9 @@ def test_a_second_request_before_the_answer_is_refused(make_dock) -> None:
     with socket.create_connection(dock.address.controllers["reward"], timeout=5) as raw:
         raw.sendall(hello("controller/reward"))
         raw.recv(65536)
-        raw.sendall(packed(Kind.CLAIM, claim))
+        raw.sendall(packed(FrameKind.CLAIM, claim))
         time.sleep(0.1)
-        raw.sendall(packed(Kind.CLAIM, claim))
+        raw.sendall(packed(FrameKind.CLAIM, claim))
         while raw.recv(65536):
             continue
 
@@ -494,11 +498,13 @@ def test_a_client_that_reaches_nobody_says_so() -> None:
         place = probe.getsockname()
         address = DockAddress(token="t", warehouses=(place,), controllers={})
         channel = Channel(
-            role="warehouse/0", find=lambda: address, identity=Identity(owner="a", session="s")
+            role="warehouse/0",
+            find=lambda: address,
+            identity=ClientIdentity(owner="a", session="s"),
         )
 
         with pytest.raises(DockTimeout, match=r"stats waited 0\.2 s for warehouse/0"):
-            channel.ask(AskWarehouse(), timeout_seconds=0.2)
+            channel.ask(AskWarehouseStats(), timeout_seconds=0.2)
 
 
 def test_a_client_of_a_pod_that_is_gone_goes_on_at_the_next_ones_address(
@@ -511,10 +517,10 @@ def test_a_client_of_a_pod_that_is_gone_goes_on_at_the_next_ones_address(
     channel = Channel(
         role="warehouse/0",
         find=lambda: next(told),
-        identity=Identity(owner="a", session="s"),
+        identity=ClientIdentity(owner="a", session="s"),
     )
 
-    answer = channel.ask(AskWarehouse(), timeout_seconds=30)
+    answer = channel.ask(AskWarehouseStats(), timeout_seconds=30)
 
     channel.close()
     assert answer.role == "warehouse/0"

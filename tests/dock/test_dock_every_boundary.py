@@ -20,7 +20,7 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import NewRow, RowMeta
 from rljob_runtime.dock.stats import DockStats
-from rljob_runtime.dock.wire.frames import Kind
+from rljob_runtime.dock.wire.frames import FrameKind
 from rljob_runtime.errors import DockLost
 
 GROUPS, SAMPLES = 2, 2
@@ -203,7 +203,7 @@ def quiet_run(graph, replicas: int) -> Pipeline:
     return quiet
 
 
-def boundaries(graph, replicas: int, kind: str) -> list[tuple[Boundary, Kind]]:
+def boundaries(graph, replicas: int, kind: str) -> list[tuple[Boundary, FrameKind]]:
     """Deaths of each server of that kind at each of its requests."""
     return [
         (Boundary(role, number, after, victim=role), request)
@@ -250,7 +250,7 @@ def test_a_controller_that_dies_at_any_boundary_costs_nothing(graph) -> None:
 def test_a_warehouse_of_two_copies_that_dies_at_any_boundary_loses_nothing(graph) -> None:
     found = boundaries(graph, 2, "warehouse")
     other = {"warehouse/0": "warehouse/1", "warehouse/1": "warehouse/0"}
-    forwards = [boundary for boundary, kind in found if kind is Kind.FORWARD]
+    forwards = [boundary for boundary, kind in found if kind is FrameKind.FORWARD]
     primaries = [replace(boundary, victim=other[boundary.role]) for boundary in forwards]
 
     def check(boundary: Boundary) -> None:

@@ -229,7 +229,7 @@ def flipped(store: WarehouseStore, where: float, bit: int) -> Iterator[str]:
     parts = [
         (name, span)
         for record in store.batches.values()
-        for _, _, run in record.columns.held()
+        for _, _, run in record.columns.live_runs()
         for name in run.slab.columns
         for row in single([run])
         for span in row.spans(name)

@@ -11,7 +11,7 @@ from wait_until import wait_until
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.controller.claims import ClaimRequest
-from rljob_runtime.dock.controller.waits import LOOK_SECONDS, Waiting
+from rljob_runtime.dock.controller.waits import LOOK_SECONDS, ParkedClaim
 from rljob_runtime.dock.stats import RowCounts
 from rljob_runtime.record.dock_events import dock_event
 
@@ -91,17 +91,17 @@ def test_reads_writes_and_puts_are_timed(make_dock, rows_of, responses_of) -> No
 
 async def test_changes_in_quick_succession_are_looked_at_once() -> None:
     looks = iter(["generate", "reward", "update"])
-    waiting = Waiting(
+    waiting = ParkedClaim(
         request=ClaimRequest(owner="w", session="w", request="1", batch="t"),
         answer=asyncio.get_running_loop().create_future(),
-        keeps=lambda: next(looks),
+        awaited_state=lambda: next(looks),
         since=10.0,
     )
 
     for now in (10.01, 10.02, 10.5, 10.51):
-        waiting.tell_apart(now)
+        waiting.attribute(now)
 
-    assert waiting.waited(10.75) == {"reward": 0.75}
+    assert waiting.finish(10.75) == {"reward": 0.75}
 
 
 def test_a_state_tells_how_much_it_read_of_whom(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stored_columns import encoded
 
 from rljob_runtime.dock.columns import DTYPES, Ragged
-from rljob_runtime.dock.wire.encoding import apart_of, decode_columns
+from rljob_runtime.dock.wire.encoding import decode_chunked_column, decode_columns
 from rljob_runtime.dock.wire.frames import (
     MalformedFrame,
     pack,
@@ -66,7 +66,7 @@ def test_rows_are_found_again_however_their_bytes_are_cut(tail, lengths, cuts) -
     ends = sorted(4 * (cut % (len(data) // 4 + 1)) for cut in cuts)
     parts = [data[a:b] for a, b in itertools.pairwise([0, *ends, len(data)])]
 
-    found = apart_of(heads[0], parts)
+    found = decode_chunked_column(heads[0], parts)
 
     starts = [sum(lengths[:i]) for i in range(len(lengths))]
     expected = [values[s : s + n].tolist() for s, n in zip(starts, lengths, strict=True)]

@@ -27,12 +27,12 @@ from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
-from rljob_runtime.dock.wire.frames import HEAD_BYTES, SUM_BYTES, Kind, pack_head, read_head
+from rljob_runtime.dock.wire.frames import HEAD_BYTES, SUM_BYTES, FrameKind, pack_head, read_head
 from rljob_runtime.dock.wire.wire_server import DockServer
 
 ANSWER_SECONDS = 5.0
 PATIENCE_SECONDS = 0.15
-RELEASE = int(Kind.RELEASE).to_bytes(2, "little")
+RELEASE = int(FrameKind.RELEASE).to_bytes(2, "little")
 NOBODY = ("127.0.0.1", 1)
 
 
@@ -115,10 +115,10 @@ def dock(make_dock: Callable[[], Dock]) -> Dock:
 
 def converse(
     place: tuple[str, int], messages: list[bytes], patience_seconds: float = PATIENCE_SECONDS
-) -> list[Kind]:
+) -> list[FrameKind]:
     """Say one after the other; what was answered. Raises TimeoutError where a server neither
     answers nor closes."""
-    answers: list[Kind] = []
+    answers: list[FrameKind] = []
     with socket.create_connection(place, timeout=ANSWER_SECONDS) as connection:
         try:
             for message in messages:
@@ -134,7 +134,7 @@ def converse(
     return answers
 
 
-def _answer(connection: socket.socket, patience_seconds: float) -> Kind | None:
+def _answer(connection: socket.socket, patience_seconds: float) -> FrameKind | None:
     """The next frame but notices, None at the end, which a server that waits for more is told."""
     while True:
         if not select.select([connection], [], [], patience_seconds)[0]:
@@ -144,7 +144,7 @@ def _answer(connection: socket.socket, patience_seconds: float) -> Kind | None:
             return None
         kind, header_bytes, payload_bytes = read_head(head, trusted=True)
         connection.recv(header_bytes + payload_bytes + SUM_BYTES, socket.MSG_WAITALL)
-        if kind is not Kind.NOTICE:
+        if kind is not FrameKind.NOTICE:
             return kind
 
 
@@ -174,8 +174,8 @@ def test_a_spoiled_conversation_is_answered_or_closed_and_others_are_served(
 
     answers = converse(dock.places[role], messages)
 
-    assert set(answers) <= {Kind.DONE, Kind.FAILED}
-    if Kind.FAILED in answers:
+    assert set(answers) <= {FrameKind.DONE, FrameKind.FAILED}
+    if FrameKind.FAILED in answers:
         assert refusals(dock) > before
     assert dock.servers[role].refused["internal"] == 0
     dock.serves()
@@ -189,19 +189,19 @@ def test_valid_conversations_are_answered_throughout(make_dock: Callable[[], Doc
     ):
         answers = converse(dock.places[role], [packed(*frame) for frame in frames], ANSWER_SECONDS)
 
-        assert answers.count(Kind.FAILED) == {"warehouse/0": 1, "controller/update": 2}[role]
+        assert answers.count(FrameKind.FAILED) == {"warehouse/0": 1, "controller/update": 2}[role]
         assert len(answers) == len(frames) - (role == "warehouse/0")
     stray = converse(dock.places["warehouse/0"], [packed(*hello("warehouse/9"))], ANSWER_SECONDS)
-    assert stray == [Kind.FAILED]
+    assert stray == [FrameKind.FAILED]
 
 
 def test_what_a_head_promises_and_nobody_sends_takes_no_memory(dock: Dock) -> None:
-    promise = pack_head(Kind.WRITE, 10, 3 << 30)
+    promise = pack_head(FrameKind.WRITE, 10, 3 << 30)
     before = psutil.Process().memory_info().rss
 
     with socket.create_connection(dock.places["warehouse/0"], timeout=ANSWER_SECONDS) as connection:
         connection.sendall(packed(*hello("warehouse/0")))
-        assert _answer(connection, ANSWER_SECONDS) is Kind.DONE
+        assert _answer(connection, ANSWER_SECONDS) is FrameKind.DONE
         connection.sendall(promise + bytes(300 << 10))
         dock.serves()
 

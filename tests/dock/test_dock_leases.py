@@ -9,17 +9,17 @@ from dock_conversations import sealed
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.clients.keeper import LeaseKeeper
-from rljob_runtime.dock.wire.channel import Identity
+from rljob_runtime.dock.wire.channel import ClientIdentity
 from rljob_runtime.dock.wire.frames import (
     HEAD_BYTES,
     SUM_BYTES,
+    DockMessage,
     Frame,
-    Kind,
-    Message,
+    FrameKind,
     pack,
     read_head,
 )
-from rljob_runtime.dock.wire.messages import ControllerWelcome, HeldLease, Renew, Renewed
+from rljob_runtime.dock.wire.messages import ControllerWelcome, LeasedRows, Renew, RenewAnswer
 
 WELCOME = ControllerWelcome(
     role="controller/a", machine="m", socket="", no_socket="", lease_seconds=600.0
@@ -33,7 +33,7 @@ def _receive(connection: socket.socket) -> Frame:
     return Frame(kind, body[:-SUM_BYTES])
 
 
-def _send(connection: socket.socket, message: Message) -> None:
+def _send(connection: socket.socket, message: DockMessage) -> None:
     packed = pack(message)
     connection.sendall(packed[:HEAD_BYTES] + sealed(packed[HEAD_BYTES:]))
 
@@ -44,7 +44,7 @@ def _greeted(server: socket.socket) -> Iterator[socket.socket]:
     connection, _ = server.accept()
     with connection:
         connection.settimeout(20)
-        assert _receive(connection).kind is Kind.HELLO
+        assert _receive(connection).kind is FrameKind.HELLO
         _send(connection, WELCOME)
         yield connection
 
@@ -55,19 +55,19 @@ def test_a_claim_made_while_a_renewal_breaks_off_is_announced_after_the_reconnec
     address = DockAddress(
         token="t", warehouses=(), controllers={"a": ("127.0.0.1", server.getsockname()[1])}
     )
-    told: list[HeldLease] = []
+    told: list[LeasedRows] = []
     heard = threading.Event()
 
     def restarted_controller() -> None:
         with _greeted(server) as connection:
             while not heard.is_set():
                 told.extend(_receive(connection).read(Renew).leases)
-                _send(connection, Renewed(lost=[]))
+                _send(connection, RenewAnswer(lost=[]))
                 if told:
                     heard.set()
 
     keeper = LeaseKeeper(
-        role="controller/a", find=lambda: address, identity=Identity(owner="w", session="s")
+        role="controller/a", find=lambda: address, identity=ClientIdentity(owner="w", session="s")
     )
     with server:
         with _greeted(server) as first:
@@ -80,4 +80,4 @@ def test_a_claim_made_while_a_renewal_breaks_off_is_announced_after_the_reconnec
         keeper.close()
         successor.join(20)
 
-    assert told[0] == HeldLease(lease="lease", uids=["row"])
+    assert told[0] == LeasedRows(lease="lease", uids=["row"])

@@ -3,8 +3,8 @@
 import pytest
 from numbered_rows import Numbering, Row
 
-from rljob_runtime.dock.clients.claimed import rows_of
-from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
+from rljob_runtime.dock.clients.claimed import decode_rows
+from rljob_runtime.dock.controller.claims import ClaimGrant, ClaimRequest
 from rljob_runtime.dock.controller.ledger import ControllerLedger
 from rljob_runtime.dock.rows import RowMeta, Share
 from rljob_runtime.dock.wire.messages import BatchNotice, Notices
@@ -89,14 +89,14 @@ def ask(request: str = "1", *, owner: str = "w", **changes: object) -> ClaimRequ
     return ClaimRequest(**{**arguments, **changes})  # type: ignore[arg-type]
 
 
-def uids(grant: Grant | None) -> list[str]:
+def uids(grant: ClaimGrant | None) -> list[str]:
     assert grant is not None
     return grant.uids
 
 
-def metas(grant: Grant | None) -> list[RowMeta]:
+def metas(grant: ClaimGrant | None) -> list[RowMeta]:
     assert grant is not None and grant.rows is not None
-    return list(rows_of(grant.rows, grant.lease))
+    return list(decode_rows(grant.rows, grant.lease))
 
 
 def leased(made: ControllerLedger, lease: str) -> set[str]:
@@ -310,10 +310,10 @@ def test_a_renewed_lease_lives_on_and_an_expired_one_is_lost() -> None:
     assert grant is not None
     held = uids(grant)
 
-    assert made.renew(grant.lease, owner="w", session="w", uids=held, now=5.0) == []
+    assert made.renew(grant.lease, owner="w", session="w", uids=held, time_s=5.0) == []
     assert made.expire(12.0) == 0
     assert made.expire(15.0) == 2
-    assert made.renew(grant.lease, owner="w", session="w", uids=held, now=16.0) == held
+    assert made.renew(grant.lease, owner="w", session="w", uids=held, time_s=16.0) == held
 
 
 def test_a_restarted_controller_takes_over_what_nobody_claimed_since() -> None:
@@ -321,11 +321,11 @@ def test_a_restarted_controller_takes_over_what_nobody_claimed_since() -> None:
     put(made, rows(2))
     made.claim(ask(owner="v", limit=1), 0.0)
 
-    lost = made.renew("e1-7", owner="w", session="w", uids=["b/0/0", "b/0/1"], now=0.0)
+    lost = made.renew("e1-7", owner="w", session="w", uids=["b/0/0", "b/0/1"], time_s=0.0)
 
     assert lost == ["b/0/0"]
     assert leased(made, "e1-7") == {"b/0/1"}
-    assert made.renew("e1-8", owner="w", session="w", uids=["b/0/0"], now=0.0) == ["b/0/0"]
+    assert made.renew("e1-8", owner="w", session="w", uids=["b/0/0"], time_s=0.0) == ["b/0/0"]
 
 
 def test_leases_announced_before_the_snapshots_are_taken_over_with_them() -> None:
@@ -339,8 +339,8 @@ def test_leases_announced_before_the_snapshots_are_taken_over_with_them() -> Non
     both = ["b/0/0", "b/1/0"]
     told = BatchNotice(name="b", total=4, states=STATES, known=2)
 
-    assert made.renew("e1-7", owner="w", session="w", uids=both, now=0.0) == []
-    assert made.renew("e1-8", owner="v", session="v", uids=["b/0/1"], now=0.0) == []
+    assert made.renew("e1-7", owner="w", session="w", uids=both, time_s=0.0) == []
+    assert made.renew("e1-8", owner="v", session="v", uids=["b/0/1"], time_s=0.0) == []
     made.owner_gone("v", "v")
     snapshot(made, "w1", [told], [row(0, s, ready=True) for s in range(2)], now=1.0)
     snapshot(made, "w2", [told], [row(1, s, ready=True) for s in range(2)], warehouse=1, now=2.0)
@@ -548,15 +548,15 @@ def test_finished_batches_are_forgotten_in_the_end(monkeypatch) -> None:
 def test_a_waiting_claim_is_told_the_columns_that_its_next_rows_lack(share: Share | None) -> None:
     made = ledger()
     claim = ask(share=share)
-    before = made.next_lacks(claim)
+    before = made.next_missing_columns(claim)
     put(made, rows(2, ready=False), total=6)
-    some = made.next_lacks(claim)
+    some = made.next_missing_columns(claim)
     more(made, *(row(2, sample) for sample in range(2)))
-    lacking = made.next_lacks(claim)
+    lacking = made.next_missing_columns(claim)
     answered(made, *(f"b/{g}/{s}" for g in range(3) for s in range(2)))
     made.claim(ask("other", owner="other"), 0.0)
 
     assert before is None
     assert some == (frozenset({"response"}) if share is None else None)
     assert lacking == {"response"}
-    assert made.next_lacks(claim) == frozenset()
+    assert made.next_missing_columns(claim) == frozenset()

@@ -158,7 +158,7 @@ def test_rows_that_were_left_behind_do_not_come_back(make_mortal, rows_of, respo
 
 
 def _seen(dock: MortalDock, state: str) -> list[str]:
-    return dock.server(f"controller/{state}")._subscriptions[0]._seen
+    return dock.server(f"controller/{state}")._subscriptions[0]._epochs
 
 
 def test_a_predecessor_that_still_lives_is_not_listened_to(make_mortal, rows_of) -> None:

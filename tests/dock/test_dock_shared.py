@@ -20,16 +20,16 @@ from stored_rows import Head, new_rows
 from wait_until import wait_until
 
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.dock.clients.transport import locate
+from rljob_runtime.dock.clients.transport import map_column
 from rljob_runtime.dock.clients.warehouse_channel import MemoryMap
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.rows import NewRow, RowMeta
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.wire import unix
-from rljob_runtime.dock.wire.encoding import apart_of
-from rljob_runtime.dock.wire.frames import Kind, MalformedFrame
-from rljob_runtime.dock.wire.memory import Memory
-from rljob_runtime.dock.wire.messages import ColumnHead, FoundColumn
+from rljob_runtime.dock.wire.encoding import decode_chunked_column
+from rljob_runtime.dock.wire.frames import FrameKind, MalformedFrame
+from rljob_runtime.dock.wire.memory import WarehouseMemory
+from rljob_runtime.dock.wire.messages import ColumnHead, StoredColumn
 from rljob_runtime.errors import DockFull, DockLost, DockRefused
 
 GRAPH = StateGraph(states=(State(name="use", needs=("data",)),))
@@ -188,10 +188,12 @@ def attach(path: Path, token: str = "secret") -> tuple[socket.socket, list[int]]
     """Connect to a warehouse's socket as a client does; returns the descriptors it gives."""
     raw = unix.connect(path, 5.0)
     raw.sendall(
-        packed(Kind.HELLO, {"token": token, "role": "warehouse/0", "owner": "x", "session": "y"})
+        packed(
+            FrameKind.HELLO, {"token": token, "role": "warehouse/0", "owner": "x", "session": "y"}
+        )
     )
     raw.recv(65536)
-    raw.sendall(packed(Kind.ATTACH, {}))
+    raw.sendall(packed(FrameKind.ATTACH, {}))
     _, descriptors, _, _ = socket.recv_fds(raw, 65536, 2)
     return raw, list(descriptors)
 
@@ -329,7 +331,7 @@ def test_bytes_of_a_slab_that_was_not_granted_are_refused(
     message = {**fields, "columns": [], "timeout": 1.0, "granted": granted}
     raw, descriptors = attach(socket_path)
 
-    raw.sendall(packed(Kind.PUT_ROWS, message))
+    raw.sendall(packed(FrameKind.PUT_ROWS, message))
     answer = raw.recv(65536)
 
     assert b"no such one was granted" in answer
@@ -342,7 +344,7 @@ def test_bytes_of_a_slab_that_was_not_granted_are_refused(
 def test_the_socket_asks_for_the_token(dock, socket_path: Path) -> None:
     raw = unix.connect(socket_path, 5.0)
     raw.sendall(
-        packed(Kind.HELLO, {"token": "x", "role": "warehouse/0", "owner": "x", "session": "y"})
+        packed(FrameKind.HELLO, {"token": "x", "role": "warehouse/0", "owner": "x", "session": "y"})
     )
     answer = raw.recv(65536)
     raw.close()
@@ -351,17 +353,19 @@ def test_the_socket_asks_for_the_token(dock, socket_path: Path) -> None:
     assert dock.client("use").stats().refused == {"token": 1}
 
 
-HELLO = packed(Kind.HELLO, {"token": "secret", "role": "warehouse/0", "owner": "x", "session": "y"})
+HELLO = packed(
+    FrameKind.HELLO, {"token": "secret", "role": "warehouse/0", "owner": "x", "session": "y"}
+)
 
 
 @pytest.mark.parametrize(
     ("sent", "refused"),
     [
-        (packed(Kind.RELEASE, {}), 1),
-        (packed(Kind.RELEASE, {"pins": ["a"]}), 1),
-        (packed(Kind.RELEASE, {"pins": [True]}), 1),
-        (packed(Kind.RELEASE, {"pins": [1, -1, 1 << 60]}), 0),
-        (packed(Kind.ATTACH, {"anything": 1}), 0),
+        (packed(FrameKind.RELEASE, {}), 1),
+        (packed(FrameKind.RELEASE, {"pins": ["a"]}), 1),
+        (packed(FrameKind.RELEASE, {"pins": [True]}), 1),
+        (packed(FrameKind.RELEASE, {"pins": [1, -1, 1 << 60]}), 0),
+        (packed(FrameKind.ATTACH, {"anything": 1}), 0),
     ],
 )
 def test_wrong_releases_are_refused_and_unknown_pins_ignored(
@@ -382,7 +386,7 @@ def test_memory_is_not_given_over_tcp(dock) -> None:
     with socket.create_connection(dock.address.warehouses[0], timeout=5) as raw:
         raw.sendall(HELLO)
         raw.recv(65536)
-        raw.sendall(packed(Kind.ATTACH, {}))
+        raw.sendall(packed(FrameKind.ATTACH, {}))
         answer = raw.recv(65536)
 
     assert b"gives its memory to peers on its unix socket only" in answer
@@ -390,8 +394,8 @@ def test_memory_is_not_given_over_tcp(dock) -> None:
 
 def test_random_bytes_on_the_socket_never_stop_a_warehouse(dock, socket_path: Path) -> None:
     rng = np.random.default_rng(2)
-    read = packed(Kind.READ, {"uids": ["a/0"], "columns": ["data"]})
-    good = HELLO + packed(Kind.ATTACH, {}) + read + packed(Kind.RELEASE, {"pins": [0]})
+    read = packed(FrameKind.READ, {"uids": ["a/0"], "columns": ["data"]})
+    good = HELLO + packed(FrameKind.ATTACH, {}) + read + packed(FrameKind.RELEASE, {"pins": [0]})
     client = dock.client("use")
     put(client, "a")
 
@@ -408,7 +412,7 @@ def test_random_bytes_on_the_socket_never_stop_a_warehouse(dock, socket_path: Pa
 
 @pytest.fixture(scope="module")
 def memory_map() -> Iterator[MemoryMap]:
-    memory = Memory(4096, shared=True)
+    memory = WarehouseMemory(4096, shared=True)
     descriptor = memory.open_read_only()
     yield MemoryMap(descriptor, 1.0)
     os.close(descriptor)
@@ -427,7 +431,7 @@ def memory_map() -> Iterator[MemoryMap]:
 )
 @settings(max_examples=300, deadline=None)
 def test_whatever_spans_come_are_a_column_or_malformed(memory_map, spans, lengths, tail) -> None:
-    head = FoundColumn(
+    head = StoredColumn(
         name="a",
         dtype="uint8",
         tail=tuple(tail),
@@ -437,7 +441,7 @@ def test_whatever_spans_come_are_a_column_or_malformed(memory_map, spans, length
     )
 
     try:
-        column = locate(head, memory_map)
+        column = map_column(head, memory_map)
     except MalformedFrame:
         return
     assert column.lengths.tolist() == lengths
@@ -465,7 +469,7 @@ def test_a_row_in_several_parts_is_put_together(cuts, lengths) -> None:
     packed_lengths = np.asarray(lengths, dtype="<i8").tobytes()
 
     head = ColumnHead(name="a", dtype="int32", tail=(), lengths=packed_lengths)
-    column = apart_of(head, parts)
+    column = decode_chunked_column(head, parts)
 
     assert column.values.tolist() == list(range(15))
     assert [len(row) for row in column.rows()] == list(lengths)

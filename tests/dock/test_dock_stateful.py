@@ -15,12 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stored_columns import stored
 from stored_rows import Head, bytes_of, live_uids, new_rows
 
-from rljob_runtime.dock.clients.claimed import rows_of
+from rljob_runtime.dock.clients.claimed import decode_rows
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.controller.batch_ledger import BatchLedger
-from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
+from rljob_runtime.dock.controller.claims import ClaimGrant, ClaimRequest
 from rljob_runtime.dock.controller.ledger import ControllerLedger
-from rljob_runtime.dock.controller.part import GONE, LACKING, LEASED, READY, UNKNOWN, Part
+from rljob_runtime.dock.controller.part import GONE, LACKING, LEASED, READY, UNKNOWN, BatchShard
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.rows import Share
 from rljob_runtime.dock.warehouse.notices import notices_for, snapshot_for
@@ -58,7 +58,7 @@ class Held:
     """A claim that a worker has not finished; it may be stale."""
 
     state: str
-    grant: Grant
+    grant: ClaimGrant
     uids: list[str] = field(default_factory=list)
 
 
@@ -67,8 +67,8 @@ def wire(message: Notices | Snapshot) -> Notices | Snapshot:
 
 
 def left_of(batch: BatchLedger) -> list[str]:
-    parts = batch.parts.values()
-    return [uid for part in parts for uid in part.uids(part.all_there())]
+    parts = batch.shards.values()
+    return [uid for part in parts for uid in part.uids(part.all_present())]
 
 
 class Dock(RuleBasedStateMachine):
@@ -226,7 +226,7 @@ class Dock(RuleBasedStateMachine):
         )
         self.take(state, request)
 
-    def take(self, state: str, request: ClaimRequest) -> Grant | None:
+    def take(self, state: str, request: ClaimRequest) -> ClaimGrant | None:
         ledger = self.ledgers[state]
         try:
             grant = ledger.claim(request, self.now)
@@ -239,10 +239,10 @@ class Dock(RuleBasedStateMachine):
         self.held.append(Held(state, grant, [*grant.uids]))
         return grant
 
-    def check_grant(self, state: str, request: ClaimRequest, grant: Grant) -> None:
+    def check_grant(self, state: str, request: ClaimRequest, grant: ClaimGrant) -> None:
         put = self.puts[request.batch]
         assert grant.rows is not None
-        rows = rows_of(grant.rows, grant.lease)
+        rows = decode_rows(grant.rows, grant.lease)
         uids = {row.uid for row in rows}
         assert len(uids) == len(rows)
         assert state in put.states
@@ -352,7 +352,9 @@ class Dock(RuleBasedStateMachine):
         if back:
             ledger.give_back(held.grant.lease, held.uids)
             return
-        lost = ledger.renew(held.grant.lease, owner="a", session="a", uids=held.uids, now=self.now)
+        lost = ledger.renew(
+            held.grant.lease, owner="a", session="a", uids=held.uids, time_s=self.now
+        )
         lease = ledger.leases.get(held.grant.lease)
         kept = set() if lease is None else set(lease.uids())
         assert set(held.uids) - set(lost) <= kept or not ledger.synced
@@ -363,7 +365,7 @@ class Dock(RuleBasedStateMachine):
         self.ledgers[state] = self.new_ledger(state)
         for held in [held for held in self.held if held.state == state and announced]:
             self.ledgers[state].renew(
-                held.grant.lease, owner="a", session="a", uids=held.uids, now=self.now
+                held.grant.lease, owner="a", session="a", uids=held.uids, time_s=self.now
             )
 
     @rule(w=st.integers(0, WAREHOUSES - 1), state=st.sampled_from(STATES))
@@ -390,12 +392,12 @@ class Dock(RuleBasedStateMachine):
                 assert lease.num_rows == len(lease.uids()) > 0
             marked = 0
             for batch in ledger.batches.values():
-                for part in batch.parts.values():
+                for part in batch.shards.values():
                     self.check_part(part)
                     marked += int((part.rows["status"] == LEASED).sum())
             assert marked == len(leased)
 
-    def check_part(self, part: Part) -> None:
+    def check_part(self, part: BatchShard) -> None:
         """Counts are those of the rows; who has a lease is leased, and nobody else."""
         status = part.rows["status"]
         assert part.num_rows == (status != GONE).sum()
@@ -422,7 +424,7 @@ class Dock(RuleBasedStateMachine):
                 charged += int(record.groups["charge"][left].sum())
                 assert record.live == len(live)
                 assert int(record.groups["left"].sum()) == len(live)
-                for _, _, run in record.columns.held():
+                for _, _, run in record.columns.live_runs():
                     columns += len(run.slab.columns)
                     for name in run.slab.columns:
                         taken += sum(end - start for start, end in run.spans(name))

@@ -7,7 +7,7 @@ from numbered_rows import pack
 from stored_columns import stored
 from stored_rows import Head, bytes_of, live_uids, new_rows
 
-from rljob_runtime.dock.columns import Packed, Ragged
+from rljob_runtime.dock.columns import PackedColumn, Ragged
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.names import pack_names
 from rljob_runtime.dock.warehouse.batch_record import ROW_BYTES
@@ -17,7 +17,7 @@ from rljob_runtime.dock.wire.frames import MalformedFrame
 from rljob_runtime.errors import DockFull, DockLost, DockRefused
 
 
-def column(*rows: list[int], dtype: str = "int32") -> Packed:
+def column(*rows: list[int], dtype: str = "int32") -> PackedColumn:
     return stored(Ragged.from_rows([np.asarray(row, dtype=dtype) for row in rows]))
 
 

@@ -253,7 +253,7 @@ def test_a_chunk_may_hold_all_parts() -> None:
         memoryview(b"abc"),
     )
 
-    (found,) = store.batches["a"].columns.held()
+    (found,) = store.batches["a"].columns.live_runs()
     assert found[0] == "reward"
     assert live_uids(store) == ["x", "y"]
     assert store.unacknowledged() == {"generate": 0, "reward": 1, "update": 2}

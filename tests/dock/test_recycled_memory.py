@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.dock import recycled
-from rljob_runtime.dock.recycled import LEAST_BYTES, Recycler, joined
+from rljob_runtime.dock.recycled import LEAST_BYTES, Recycler, concatenate
 
 MIB = 1 << 20
 
@@ -43,28 +43,28 @@ def test_memory_is_used_again_once_the_last_view_of_it_is_gone() -> None:
 def test_small_arrays_are_the_allocators() -> None:
     recycler = Recycler()
     recycler.empty(LEAST_BYTES - 1)
-    assert recycler.kept_bytes == 0
+    assert recycler.retained_bytes == 0
 
 
 def test_what_is_kept_is_no_more_than_was_in_use_at_one_time() -> None:
     recycler = Recycler()
     for size in (8 * MIB, 3 * MIB, 5 * MIB, MIB):
         recycler.empty(size)
-    assert recycler.kept_bytes <= 8 * MIB
+    assert recycler.retained_bytes <= 8 * MIB
 
     both = [recycler.empty(8 * MIB), recycler.empty(8 * MIB)]
-    assert recycler.kept_bytes == 0
+    assert recycler.retained_bytes == 0
     both.clear()
-    assert recycler.kept_bytes == 16 * MIB
+    assert recycler.retained_bytes == 16 * MIB
 
 
 def test_what_is_kept_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recycled, "MOST_KEPT_BYTES", 6 * MIB)
+    monkeypatch.setattr(recycled, "MOST_RETAINED_BYTES", 6 * MIB)
     recycler = Recycler()
     arrays = [recycler.empty(4 * MIB) for _ in range(4)]
     arrays.clear()
     recycler.empty(MIB)
-    assert recycler.kept_bytes <= 6 * MIB + MIB
+    assert recycler.retained_bytes <= 6 * MIB + MIB
 
 
 def test_a_small_read_does_not_take_a_large_block() -> None:
@@ -110,7 +110,7 @@ def test_joined_arrays_are_their_concatenation() -> None:
     large = [generator.integers(0, 9, (n, 2)) for n in (50_000, 30_000)]
 
     for arrays in (small, large):
-        copy = joined(arrays)
+        copy = concatenate(arrays)
         np.testing.assert_array_equal(copy, np.concatenate(arrays))
         assert copy.flags.writeable
         assert not any(np.shares_memory(copy, array) for array in arrays)

@@ -16,7 +16,7 @@ from whole_runs import SMALL_JOB
 from rljob_api.check.load import read_job
 from rljob_api.spec.guards import Stragglers as Settings
 from rljob_api.topology.resolved import resolve
-from rljob_runtime.dock.stats import ROOM, Traffic
+from rljob_runtime.dock.stats import ROOM, DockTraffic
 from rljob_runtime.errors import WorkerFailed
 from rljob_runtime.record.event_types import StragglerEvent
 from rljob_runtime.record.events import EventLog, read_events
@@ -265,7 +265,7 @@ def test_a_device_that_has_left_is_slow_no_more(stragglers: StragglerActions) ->
 
 def moved(seconds: float, num_bytes: int, *, room: float = 0.0, tcp: int = 1, state: str) -> Any:
     """The call that asks a device what it moved."""
-    traffic = Traffic(
+    traffic = DockTraffic(
         rows=4, bytes_written=num_bytes, transfer_seconds=seconds, waits={ROOM: room}, tcp_paths=tcp
     )
     call: Future[Any] = Future()

@@ -10,7 +10,7 @@ from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.graph import State
 from rljob_runtime.dock.local_servers import LocalDock
-from rljob_runtime.dock.rows import Claim, NewRow
+from rljob_runtime.dock.rows import NewRow, RowClaim
 
 WAIT_SECONDS = 120.0
 
@@ -55,13 +55,13 @@ class OurSide:
 
     def claim(
         self, batch: str, state: str, columns: list[str], limit: int
-    ) -> tuple[Claim, int] | None:
+    ) -> tuple[RowClaim, int] | None:
         """See Side; waits at the controller."""
         claim = self._client(state).claim(batch, limit=limit, timeout_seconds=WAIT_SECONDS)
         return claim, len(claim.rows)
 
     @contextmanager
-    def get(self, claim: Claim, columns: list[str], way: str) -> Iterator[Iterable[Array]]:
+    def get(self, claim: RowClaim, columns: list[str], way: str) -> Iterator[Iterable[Array]]:
         """See Side."""
         client = next(iter(self._clients.values()))
         if way == "view":
@@ -70,7 +70,7 @@ class OurSide:
         else:
             yield [column.values for column in client.read(claim.rows, columns).values()]
 
-    def finish(self, state: str, claim: Claim) -> None:
+    def finish(self, state: str, claim: RowClaim) -> None:
         """See Side."""
         self._client(state).acknowledge(claim.rows)
 
@@ -78,7 +78,7 @@ class OurSide:
         """See Side."""
         self._client("update").drop_batch(batch)
 
-    def places(self, claim: Claim) -> list[int]:
+    def places(self, claim: RowClaim) -> list[int]:
         """See SpreadSide."""
         return [row.warehouse for row in claim.rows]
 

@@ -1,5 +1,5 @@
-"""The distributed transfer dock: warehouses hold samples, controllers their metadata.
+"""The distributed transfer dock: warehouses store samples, controllers their metadata.
 
-`client` and `aio` are what workers call, `local_servers` and `serve` start servers; `columns`, `rows` and
-`graph` are what both sides speak of. Within: `warehouse`, `controller`, `clients`, and `wire` between.
+Workers call `client` and `aio`; `local_servers` and `serve` start servers; both sides use `columns`, `rows`
+and `graph`. The subpackages are `warehouse`, `controller`, `clients`, and `wire` between them.
 """

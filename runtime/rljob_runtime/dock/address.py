@@ -1,4 +1,4 @@
-"""Where a job's dock is: what a client needs to reach it."""
+"""The address of a job's dock: everything that a client needs to reach it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ class DockAddress:
     """Addresses (host, port) of a dock's servers and the job's token.
 
     controllers: by state. shared_memory: auto, required or none, as spec.dock.sharedMemory. switchboard:
-    where a run's processes answer when it hangs, None for a dock on its own. The token is a secret: it is in
-    `to_json`, and not in `repr`.
+    where a run's processes answer when it hangs, None for a dock without a run. The token is a secret: it is
+    in `to_json`, and not in `repr`.
     """
 
     token: str = field(repr=False)
@@ -21,7 +21,7 @@ class DockAddress:
     switchboard: tuple[str, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """For passing to another process."""
+        """Return the address as JSON for another process."""
         return {
             "token": self.token,
             "warehouses": [list(address) for address in self.warehouses],
@@ -32,7 +32,7 @@ class DockAddress:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "DockAddress":
-        """The inverse of to_json."""
+        """Parse what `to_json` returned."""
         return cls(
             token=data["token"],
             warehouses=tuple((host, port) for host, port in data["warehouses"]),
@@ -44,7 +44,7 @@ class DockAddress:
         )
 
     def server(self, role: str) -> tuple[str, int]:
-        """Address of "warehouse/0", "controller/reward" or "switchboard"."""
+        """Return the address of "warehouse/0", "controller/reward" or "switchboard"."""
         kind, _, name = role.partition("/")
         if kind == "switchboard":
             assert self.switchboard is not None, "a dock on its own has no switchboard"

@@ -1,8 +1,9 @@
-"""Sums of columns' bits: taken by a client when it puts rows, kept by warehouses, compared by whoever reads.
+"""Checksums of columns: a client computes them when it puts rows, warehouses store them, readers compare
+them.
 
 Called by `wire.encoding` and `clients.transport`. A sum is over words as wide as the column's type, and
-wraps: it changes with any flipped bit, and with whatever happens within one word, which is how memory fails.
-Sums of rows add up, and cost less than the copy that they follow.
+wraps. It changes with any flipped bit, and with any change within one word, which is how memory fails. Sums
+of rows add up, and cost less than the copy that they follow.
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ WORDS = {size: np.dtype(f"<i{size}") for size in (1, 2, 4, 8)}
 
 
 def row_sums(data: memoryview | bytes, word_bytes: int, sizes: Array) -> Array:
-    """Of each row of a column, int64 [n]. sizes: bytes of the rows, which lie one behind the other."""
+    """Return the sum of each row of a column, int64 [n]. sizes: bytes of the rows, which are contiguous."""
     words = np.frombuffer(data, dtype=WORDS[word_bytes])
     sums = np.zeros(len(sizes), dtype=np.int64)
     if len(sizes) == 1:
@@ -25,11 +26,11 @@ def row_sums(data: memoryview | bytes, word_bytes: int, sizes: Array) -> Array:
     return sums
 
 
-def fits(column: Column, total: int) -> bool:
-    """Whether the sums of its rows add up to that."""
+def matches_sum(column: Column, total: int) -> bool:
+    """Return True when the sums of the column's rows add up to `total`."""
     size = column.arrays[0].itemsize
-    found = sum(_sum(array.reshape(-1).view(WORDS[size])) for array in column.arrays)
-    return not (total - found) % (1 << 8 * size)
+    actual = sum(_sum(array.reshape(-1).view(WORDS[size])) for array in column.arrays)
+    return not (total - actual) % (1 << 8 * size)
 
 
 def _sum(words: Array) -> int:

@@ -1,7 +1,7 @@
-"""How a dock server's process collects garbage: rarely, and not what it started with.
+"""Garbage collection in a dock server's process: rarely, and without the objects of its start.
 
-A server makes many objects that live for a while and hardly any cycles. With Python's own settings
-the collector looks at all of them every few thousand rows, and whoever asks then waits for it.
+A server creates many objects that live for a while and hardly any cycles. With Python's default settings the
+collector examines all of them every few thousand rows, which delays requests.
 """
 
 import gc
@@ -10,7 +10,7 @@ NEW_OBJECTS, YOUNG, MIDDLE = 50_000, 20, 50
 
 
 def collect_rarely() -> None:
-    """For this process, once it has loaded what it needs."""
+    """Make this process collect rarely; call it once everything is loaded."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS, YOUNG, MIDDLE)

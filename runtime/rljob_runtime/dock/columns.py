@@ -1,6 +1,6 @@
-"""Ragged columns: all values in one array, one length a row, no padding; or rows in arrays of their own.
+"""Ragged columns: all values in one array, one length a row, no padding; or rows in separate arrays.
 
-What clients put, read and write. `encoding` brings them to the wire and back.
+Clients put, read and write columns. `encoding` converts them to the wire format and back.
 """
 
 # n rows, V values of all rows together
@@ -17,15 +17,16 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from rljob_runtime.dock.recycled import joined
+from rljob_runtime.dock.recycled import concatenate
 
 JOINED_BYTES = 4 << 10
-"""Rows below it are joined before they are sent: a copy costs less than a buffer of its own."""
+"""Average row size below which rows are joined before they are sent: a copy costs less than a separate
+buffer."""
 DTYPES = {
     name: np.dtype(name) for name in ("bool", "uint8", "int32", "int64", "float16", "float32")
 } | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-"""numpy finds a type's name slowly, and every column asks for it."""
+"""Names by dtype: numpy finds a dtype's name slowly, and every column needs it."""
 
 Array = NDArray[Any]
 
@@ -34,9 +35,9 @@ Array = NDArray[Any]
 class Ragged:
     """One column of n rows.
 
-    values: [V, ...] of bool, uint8, int32, int64, float16, bfloat16 or float32, row after row.
-    lengths: int64 [n], values of each row along the first axis; they sum to V.
-    Raises ValueError when the two disagree or the type is another.
+    values: [V, ...] of bool, uint8, int32, int64, float16, bfloat16 or float32, row after row. lengths: int64
+    [n], number of values of each row along the first axis; they sum to V. Raises ValueError when the two
+    disagree or the type is another.
     """
 
     values: Array
@@ -62,26 +63,26 @@ class Ragged:
 
     @property
     def num_bytes(self) -> int:
-        """Of all rows."""
+        """The size of all rows."""
         return int(self.values.nbytes)
 
     def row(self, i: int) -> Array:
-        """Values of row i [length, ...], a view."""
+        """Return the values of row i [length, ...], a view."""
         start = int(self._starts[i])
         return self.values[start : start + int(self.lengths[i])]
 
     def rows(self) -> list[Array]:
-        """Values of every row, views."""
+        """Return the values of every row, as views."""
         ends = (self._starts + self.lengths).tolist()
         return [self.values[a:b] for a, b in zip(self._starts.tolist(), ends, strict=True)]
 
     @property
     def arrays(self) -> Sequence[Array]:
-        """All values in the arrays that they lie in: one."""
+        """The arrays that contain the values: one."""
         return [self.values]
 
     def take(self, rows: Sequence[int]) -> "Ragged":
-        """A copy of these rows in this order; a row may be taken many times."""
+        """Return a copy of these rows in this order; a row may be taken many times."""
         return Ragged.from_rows([self.row(i) for i in rows], like=self)
 
     @classmethod
@@ -97,19 +98,19 @@ class Ragged:
         return cls(values=np.concatenate(rows), lengths=lengths)
 
     @classmethod
-    def concatenate(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """The rows of the parts, one part after the other."""
+    def concatenate(cls, columns: Sequence["Ragged"]) -> "Ragged":
+        """Concatenate the rows of several columns."""
         return cls(
-            values=np.concatenate([part.values for part in parts]),
-            lengths=np.concatenate([part.lengths for part in parts]),
+            values=np.concatenate([column.values for column in columns]),
+            lengths=np.concatenate([column.lengths for column in columns]),
         )
 
 
-class Apart:
-    """One column of n rows (at least one) that lie in several arrays; else as Ragged.
+class ChunkedColumn:
+    """One column of n rows (at least one) in several arrays; otherwise like Ragged.
 
-    arrays: a row each; with `lengths`, whole rows that follow each other. Raises ValueError when they
-    differ in type or trailing shape, or no column can have their type.
+    arrays: one per row; with `lengths`, each has consecutive whole rows. Raises ValueError when they differ
+    in type or trailing shape, or no column can have their type.
     """
 
     def __init__(self, arrays: Sequence[Array], lengths: Sequence[int] | None = None) -> None:
@@ -128,12 +129,12 @@ class Apart:
 
     @property
     def arrays(self) -> Sequence[Array]:
-        """All values in the arrays that they lie in, which are views."""
+        """The arrays that contain the values; they are views."""
         return self._arrays
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Values of each row along the first axis."""
+        """The number of values of each row along the first axis."""
         lengths = self._lengths
         if lengths is None:
             lengths = [len(array) for array in self._arrays]
@@ -141,50 +142,50 @@ class Apart:
 
     @property
     def form(self) -> "Format":
-        """What the rows share."""
+        """The format of the rows."""
         return known_format(DTYPE_NAMES[self._arrays[0].dtype], self._arrays[0].shape[1:])
 
     @property
     def num_bytes(self) -> int:
-        """Of all rows."""
+        """The size of all rows."""
         return sum([array.nbytes for array in self._arrays])
 
     @cached_property
     def values(self) -> Array:
-        """Values of all rows, row after row; a copy, made at the first use."""
-        return joined(self._arrays)
+        """The values of all rows, row after row; a copy that is made at the first use."""
+        return concatenate(self._arrays)
 
     @cached_property
     def _rows(self) -> Sequence[Array]:
         if self._lengths is None:
             return self._arrays
         rows: list[Array] = []
-        left = iter(self._arrays)
-        array, place = next(left), 0
+        arrays = iter(self._arrays)
+        array, offset = next(arrays), 0
         for length in self._lengths:
-            if place + length > len(array):
-                array, place = next(left), 0
-            rows.append(array[place : place + length])
-            place += length
+            if offset + length > len(array):
+                array, offset = next(arrays), 0
+            rows.append(array[offset : offset + length])
+            offset += length
         return rows
 
     def row(self, i: int) -> Array:
-        """Values of row i [length, ...], a view."""
+        """Return the values of row i [length, ...], a view."""
         return self._rows[i]
 
     def rows(self) -> list[Array]:
-        """Values of every row, views."""
+        """Return the values of every row, as views."""
         return list(self._rows)
 
     def buffer(self) -> "Buffer":
-        """The bytes of the rows, one after the other; those of large ones are copied later."""
+        """Return the bytes of the rows, concatenated; large rows are copied later."""
         if self.num_bytes < JOINED_BYTES * len(self._arrays):
             return as_bytes(self.values)
-        return Scattered(self._arrays, self.num_bytes)
+        return ScatteredArrays(self._arrays, self.num_bytes)
 
 
-class Scattered:
-    """The bytes of arrays of one type, one after the other, before anybody has joined them."""
+class ScatteredArrays:
+    """The concatenated bytes of arrays of one type, which are not copied yet."""
 
     def __init__(self, arrays: Sequence[Array], num_bytes: int) -> None:
         self._arrays, self._num_bytes = arrays, num_bytes
@@ -193,25 +194,27 @@ class Scattered:
         return self._num_bytes
 
     def views(self) -> list[memoryview]:
-        """Of each array."""
+        """Return the bytes of each array."""
         return [as_bytes(array) for array in self._arrays]
 
     def copy_to(self, target: memoryview) -> None:
-        """Join them there, in one call whatever their number."""
+        """Concatenate the arrays into `target` in one call, whatever their number."""
         first = self._arrays[0]
         shape = (sum([len(array) for array in self._arrays]), *first.shape[1:])
-        joined = np.frombuffer(target, dtype=first.dtype).reshape(shape)
-        np.concatenate(self._arrays, out=joined)
+        target_array = np.frombuffer(target, dtype=first.dtype).reshape(shape)
+        np.concatenate(self._arrays, out=target_array)
 
 
-Buffer = memoryview | bytes | Scattered
-Column = Ragged | Apart
+Buffer = memoryview | bytes | ScatteredArrays
+Column = Ragged | ChunkedColumn
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What all rows of one column share: type name and shape of one value. value_bytes: of one; word_bytes:
-    of the type."""
+    """The format that all rows of one column share: type name and shape of one value.
+
+    value_bytes: size of one value. word_bytes: size of the type.
+    """
 
     dtype: str
     tail: tuple[int, ...]
@@ -228,49 +231,49 @@ class Format:
 
 
 @dataclass(frozen=True)
-class Packed:
-    """A column as messages carry it and warehouses store it, who make no array of it.
+class PackedColumn:
+    """A column as messages carry it and warehouses store it, without a numpy array.
 
-    lengths: values of each row. data: the bytes of all rows, one after the other. sums: of the bits of each
-    row. place: of the first byte, in what came.
+    lengths: number of values of each row. data: bytes of all rows, concatenated. sums: of the bits of each
+    row. offset: of the first byte in the payload or slab.
     """
 
     form: Format
     lengths: list[int]
     data: memoryview
     sums: "array[int]"
-    place: int = 0
+    offset: int = 0
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Bytes of each row."""
-        each = self.form.value_bytes
-        return [length * each for length in self.lengths]
+        """The size of each row in bytes."""
+        value_bytes = self.form.value_bytes
+        return [length * value_bytes for length in self.lengths]
 
-    def take(self, rows: Sequence[int]) -> "Packed":
-        """A copy of these rows, which are in ascending order."""
+    def take(self, rows: Sequence[int]) -> "PackedColumn":
+        """Return a copy of these rows, which are in ascending order."""
         ends = [0, *itertools.accumulate(self.sizes)]
         data = b"".join([self.data[ends[i] : ends[i + 1]] for i in rows])
         sums = array("q", [self.sums[i] for i in rows])
-        return Packed(self.form, [self.lengths[i] for i in rows], memoryview(data), sums)
+        return PackedColumn(self.form, [self.lengths[i] for i in rows], memoryview(data), sums)
 
 
 @lru_cache(maxsize=1024)
 def known_format(dtype: str, tail: tuple[int, ...]) -> Format:
-    """The format; few are ever met, and every column of every message asks for one."""
+    """Return the format from a cache: few formats exist, and every column of every message needs one."""
     return Format(dtype, tail)
 
 
 def format_of(column: Ragged) -> Format:
-    """The format of a column's values."""
+    """Return the format of a column's values."""
     return known_format(DTYPE_NAMES[column.values.dtype], column.values.shape[1:])
 
 
 def as_bytes(values: Array) -> memoryview:
-    """The bytes of an array, without a copy when it is contiguous."""
+    """Return the bytes of an array, without a copy when it is contiguous."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def any_negative(lengths: NDArray[np.int64]) -> bool:
-    """True when a length is below 0."""
+    """Return True when a length is below 0."""
     return len(lengths) > 0 and int(lengths.min()) < 0

@@ -1,4 +1,5 @@
-"""Arrays that grow at their end, by a quarter at least: what rows cost beside their values. Pure."""
+"""Arrays that grow at their end, by a quarter at least; the memory that rows need beside their values.
+Pure."""
 
 from typing import Any
 
@@ -11,8 +12,8 @@ GROWTH = 1.25
 Array = NDArray[Any]
 
 
-class Growing:
-    """Columns of one length. fills: by name, type and value of what nobody has set yet."""
+class GrowingTable:
+    """Columns of equal length. fills: by name, type and default value."""
 
     def __init__(self, **fills: tuple[DTypeLike, int]) -> None:
         self.length = 0
@@ -24,24 +25,24 @@ class Growing:
         return name in self._columns
 
     def __getitem__(self, name: str) -> Array:
-        """A column as it is now, of use until the next growth."""
+        """Return a column's current content, valid until the next growth."""
         return self._columns[name][: self.length]
 
     def widen(self, name: str, kind: DTypeLike, fill: int) -> None:
-        """One more column, unless it is there."""
+        """Add a column, unless it exists."""
         if name not in self._columns:
             self._fills[name] = (kind, fill)
             self._columns[name] = np.full(self._room, fill, kind)
 
     def grow(self, length: int) -> None:
-        """Make it that long, where it is shorter."""
+        """Extend the columns to that length, where they are shorter."""
         if length > self._room:
             room = max(length, FIRST_ROOM, int(GROWTH * self._room))
             for name, (_, fill) in self._fills.items():
-                column = self._columns.pop(name)  # whose only name this is now
+                column = self._columns.pop(name)  # the only reference to the array
                 try:
                     column.resize(room)
-                except ValueError:  # somebody looks at it
+                except ValueError:  # another reference to it exists
                     column = np.concatenate([column, np.zeros(room - len(column), column.dtype)])
                 finally:
                     self._columns[name] = column
@@ -50,10 +51,10 @@ class Growing:
         self.length = max(self.length, length)
 
     def add(self, **columns: Any) -> slice:
-        """Put rows behind; columns that are not named get their fill. Returns their places."""
+        """Append rows; columns that are not named get their default. Return the slice of the new rows."""
         first = self.length
         self.grow(first + len(next(iter(columns.values()))))
-        places = slice(first, self.length)
+        new_rows = slice(first, self.length)
         for name, values in columns.items():
-            self._columns[name][places] = values
-        return places
+            self._columns[name][new_rows] = values
+        return new_rows

@@ -1,4 +1,5 @@
-"""A whole dock on this machine, one process a server: for tests, benchmarks and use on its own."""
+"""A complete dock on this machine, one process for each server: for tests, benchmarks and use without a
+cluster."""
 
 import json
 import secrets
@@ -13,7 +14,7 @@ from rljob_runtime.children.owned_folders import OwnedFolder
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.graph import State, StateGraph
-from rljob_runtime.dock.ports import HeldPorts
+from rljob_runtime.dock.ports import ReservedPorts
 from rljob_runtime.errors import DockError
 
 LISTEN_SECONDS = 120.0
@@ -21,10 +22,10 @@ STOP_SECONDS = 5.0
 
 
 class LocalDock:
-    """Starts S warehouses and one controller a state; a context manager.
+    """Starts the warehouses and one controller for each state; a context manager.
 
-    states: the dataflow graph. replicas: 2: each row in two warehouses. capacity: bytes of each
-    warehouse. shared_memory: auto, required or none. `address` is for clients.
+    states: the dataflow graph. replicas=2: each row in two warehouses. capacity: bytes of each warehouse.
+    shared_memory: auto, required or none. `address` is for clients.
     """
 
     def __init__(
@@ -42,12 +43,12 @@ class LocalDock:
             raise ValueError(f"replicas=2 needs 2 warehouses or more, there is {warehouses}")
         graph = StateGraph(states=tuple(states))
         token = secrets.token_urlsafe(32)
-        self._ports = HeldPorts(warehouses + len(states))
-        places = [("127.0.0.1", port) for port in self._ports]
+        self._ports = ReservedPorts(warehouses + len(states))
+        addresses = [("127.0.0.1", port) for port in self._ports]
         self.address = DockAddress(
             token=token,
-            warehouses=tuple(places[:warehouses]),
-            controllers=dict(zip(graph.names, places[warehouses:], strict=True)),
+            warehouses=tuple(addresses[:warehouses]),
+            controllers=dict(zip(graph.names, addresses[warehouses:], strict=True)),
             shared_memory=shared_memory,
         )
         self._sockets = OwnedFolder("dock")
@@ -92,24 +93,24 @@ class LocalDock:
         self.close()
 
     def client(self, state: str, owner: str, **options: Any) -> DockClient:
-        """A client that is closed with the dock. options: further arguments of DockClient."""
+        """Return a client that is closed with the dock. options: further arguments of DockClient."""
         client = DockClient(self.address, state=state, owner=owner, **options)
         self._clients.append(client)
         return client
 
     def kill(self, role: str) -> None:
-        """End a server at once, e.g. "controller/reward"; what it held in memory is gone."""
+        """Kill a server, e.g. "controller/reward"; its memory is lost."""
         self._processes[role].kill()
         self._processes[role].wait(STOP_SECONDS)
 
     def start(self, role: str) -> None:
-        """Start a killed server again, on its port. Raises DockError when it does not listen."""
+        """Restart a killed server on its port. Raises DockError when it does not listen."""
         assert self._processes[role].poll() is not None, f"{role} runs; kill it first"
         self._launch(role)
         self._await(role)
 
     def close(self) -> None:
-        """Close the clients and end every server."""
+        """Close the clients and stop every server."""
         for client in self._clients:
             client.close()
         self._clients.clear()
@@ -148,8 +149,8 @@ class LocalDock:
     def _await(self, role: str) -> None:
         process = self._processes[role]
         assert process.stdout is not None, "a server without its output"
-        said, _, _ = select.select([process.stdout], [], [], LISTEN_SECONDS)
-        if not said:
+        readable, _, _ = select.select([process.stdout], [], [], LISTEN_SECONDS)
+        if not readable:
             raise DockError(f"{role} did not listen within {LISTEN_SECONDS:g} s")
         if not process.stdout.readline():
             code = process.wait(STOP_SECONDS)

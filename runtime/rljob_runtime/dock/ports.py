@@ -1,4 +1,4 @@
-"""Ports that stay a dock's own: for servers that start in a moment, and again after a death."""
+"""Ports reserved for a dock: for servers that start soon, and restart after a crash."""
 
 import random
 import socket
@@ -8,18 +8,18 @@ from typing import Self
 from rljob_runtime.errors import DockError
 
 PORTS = range(20_000, 32_000)
-"""Systems give none of these to outgoing connections."""
+"""Systems use none of these ports for outgoing connections."""
 
 
-class HeldPorts:
+class ReservedPorts:
     """Some free ports of this machine, bound but not listened on, until `close` or the process ends.
 
-    Only a server that reuses addresses, as the dock's do, can listen on one; nobody else can take it,
-    even while no server is there. Another machine's servers may use the same numbers, unheld.
+    Only a server that reuses addresses, like the dock's, can listen on one; no other process can take it,
+    even while no server runs. Servers of another machine may use the same numbers without reservation.
     """
 
     def __init__(self, count: int) -> None:
-        """Raises DockError when fewer than `count` are free."""
+        """Reserve the ports. Raises DockError when fewer than `count` are free."""
         self._sockets: list[socket.socket] = []
         for port in random.sample(PORTS, len(PORTS)):
             if len(self._sockets) == count:
@@ -30,7 +30,7 @@ class HeldPorts:
             raise DockError(f"fewer than {count} of the ports {PORTS} are free on this machine")
 
     def __iter__(self) -> Iterator[int]:
-        return iter([int(held.getsockname()[1]) for held in self._sockets])
+        return iter([int(reserved.getsockname()[1]) for reserved in self._sockets])
 
     def __enter__(self) -> Self:
         return self
@@ -39,17 +39,17 @@ class HeldPorts:
         self.close()
 
     def close(self) -> None:
-        """Let them go."""
-        for held in self._sockets:
-            held.close()
+        """Release the reserved ports."""
+        for reserved in self._sockets:
+            reserved.close()
         self._sockets.clear()
 
     def _try(self, port: int) -> None:
-        held = socket.socket()
+        candidate = socket.socket()
         try:
-            held.bind(("", port))
+            candidate.bind(("", port))
         except OSError:
-            held.close()
+            candidate.close()
             return
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._sockets.append(held)
+        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._sockets.append(candidate)

@@ -1,8 +1,8 @@
-"""How fast a dock moves rows here: `python -m rljob_runtime.dock.probe serve|read`.
+"""Measurement of how fast a dock moves rows here: `python -m rljob_runtime.dock.probe serve|read`.
 
-`serve` runs a warehouse and a controller (on the port after it); `read`, in another process or pod,
-writes rows to it, claims and reads them over shared memory or TCP, and prints one JSON line. Also
-what `benchmarks/dock/paths.py` is made of. The rows are of no use, and the token is no secret.
+`serve` runs a warehouse and a controller (on the next port). `read`, in another process or pod, writes rows
+to it, claims and reads them over shared memory or TCP, and prints one JSON line. `benchmarks/dock/paths.py`
+also uses it. The rows are meaningless, and the token is no secret.
 """
 
 import argparse
@@ -34,9 +34,10 @@ CLAIMED_ROWS, CLAIM_BATCH_ROWS = 16, 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One batch of rows. put_seconds: written. read_seconds: read into arrays of the reader's own.
+    """Timings of one batch of rows.
 
-    view_seconds: looked at, every byte, without a copy of one's own where there is shared memory.
+    put_seconds: of writing. read_seconds: of reading into separate arrays. view_seconds: of reading every
+    byte in place, where there is shared memory.
     """
 
     num_bytes: int
@@ -46,7 +47,7 @@ class Turn:
 
 
 def measure_rows(client: DockClient, name: str, row_bytes: int) -> Turn:
-    """Write, read, look at and drop a batch of rows of one size; its name must be new."""
+    """Write, read, view and drop a batch of rows of one size; its name must be new."""
     count = max(1, min(MOST_ROWS, BATCH_BYTES // row_bytes))
     rows = _rows(name, count, row_bytes)
     started = time.perf_counter()
@@ -59,7 +60,7 @@ def measure_rows(client: DockClient, name: str, row_bytes: int) -> Turn:
     del column
     started = time.perf_counter()
     with client.view(claimed, ["data"]) as columns:
-        highest = _look_at(columns["data"])
+        highest = _highest_word(columns["data"])
     view_seconds = time.perf_counter() - started
     assert highest == int.from_bytes(bytes([7]) * 8, "little"), "the rows came back as others"
     client.acknowledge(claimed)
@@ -74,7 +75,7 @@ def measure_rows(client: DockClient, name: str, row_bytes: int) -> Turn:
 def measure_claims(
     client: DockClient, name: str, row_bytes: int
 ) -> tuple[list[float], list[float]]:
-    """Seconds of claims of 16 rows, and of each claim together with reading its rows."""
+    """Return the seconds of claims of 16 rows, and of each claim together with reading its rows."""
     client.put_rows(name, _rows(name, CLAIM_BATCH_ROWS, row_bytes), total=CLAIM_BATCH_ROWS)
     claims: list[float] = []
     both: list[float] = []
@@ -98,15 +99,15 @@ def _rows(name: str, count: int, row_bytes: int) -> list[NewRow]:
     ]
 
 
-def _look_at(column: Column) -> int:
-    """The highest eight bytes of the column, all of which are looked at, in place."""
-    parts = [column.values] if isinstance(column, Ragged) else column.rows()
-    eights = [part[: len(part) // 8 * 8].view(np.int64) for part in parts]
+def _highest_word(column: Column) -> int:
+    """Return the highest eight bytes of the column after reading all bytes in place."""
+    arrays = [column.values] if isinstance(column, Ragged) else column.rows()
+    eights = [array[: len(array) // 8 * 8].view(np.int64) for array in arrays]
     return max(int(eight.max(initial=0)) for eight in eights)
 
 
 async def serve(host: str, port: int, directory: str | None) -> None:
-    """A warehouse on the port and a controller on the next one, until they are ended."""
+    """Run a warehouse on the port and a controller on the next one, until they are stopped."""
     warehouse = WarehouseServer(
         index=0,
         graph=GRAPH,
@@ -116,19 +117,19 @@ async def serve(host: str, port: int, directory: str | None) -> None:
         port=port,
         shared_directory=directory,
     )
-    _, served = await warehouse.start()
+    _, warehouse_port = await warehouse.start()
     controller = ControllerServer(
         state="use",
         graph=GRAPH,
-        warehouses=[(host, served)],
+        warehouses=[(host, warehouse_port)],
         token=TOKEN,
         host=host,
         port=port and port + 1,
         shared_directory=directory,
     )
     _, controller_port = await controller.start()
-    places = {"host": host, "port": served, "controller_port": controller_port}
-    sys.stdout.write(json.dumps(places) + "\n")
+    ports = {"host": host, "port": warehouse_port, "controller_port": controller_port}
+    sys.stdout.write(json.dumps(ports) + "\n")
     sys.stdout.flush()
     await asyncio.Event().wait()
 
@@ -141,7 +142,7 @@ def read(
     row_bytes: Sequence[int],
     turns: int,
 ) -> dict[str, object]:
-    """Medians of some turns with a served dock, after one that warms up."""
+    """Return medians of some turns with a served dock, after one that warms up."""
     address = DockAddress(
         token=TOKEN, warehouses=((host, port),), controllers={"use": (host, controller_port)}
     )
@@ -173,7 +174,7 @@ def _rate(turns: Sequence[Turn], seconds: Sequence[float]) -> float:
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `serve` and `read`."""
+    """Add the arguments of `serve` and `read`."""
     commands = parser.add_subparsers(dest="command")
     serving = commands.add_parser("serve", help="a warehouse and a controller, for `read`")
     serving.add_argument("--host", default="127.0.0.1")
@@ -188,13 +189,13 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """Carry out `serve` or `read`."""
+    """Execute `serve` or `read`."""
     if options.command == "serve":
         asyncio.run(serve(options.host, options.port, options.directory))
         return
     host, _, port = options.address.rpartition(":")
-    places = (host, int(port), options.controller_port or int(port) + 1)
-    figures = read(*places, options.mode, options.row_bytes, options.turns)
+    server = (host, int(port), options.controller_port or int(port) + 1)
+    figures = read(*server, options.mode, options.row_bytes, options.turns)
     sys.stdout.write(json.dumps(figures) + "\n")
 
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 class NewRow:
     """A row to put, with its first columns.
 
-    uid: unique for ever. group: rows with one prompt; all of them go into one `put_rows`.
-    group_index: the group's number in its batch; decides warehouse and share.
-    columns: this row's, group_columns: stored once a group (the first row's count), each [V, ...].
-    reserve_bytes: upper bound of what the states will write to the row. The warehouse keeps that
-    room free; with an honest bound consumers never wait for room.
+    uid: globally unique. group: rows with one prompt; all of them go into one `put_rows`. group_index: the
+    group's index in its batch; decides warehouse and share. columns: this row's columns. group_columns:
+    stored once a group (the first row's are used), each [V, ...]. reserve_bytes: upper bound of what the
+    states will write to the row. The warehouse reserves that memory; with an honest bound consumers never
+    wait for room.
     """
 
     uid: str
@@ -28,9 +28,11 @@ class NewRow:
 
 
 class Share(NamedTuple):
-    """One rank's groups. window 0: those whose number modulo `of` is `rank`; else, out of each `window`
-    groups that follow each other, as many as any other rank, so that all ranks have nearly equal
-    lengths."""
+    """The groups of one rank.
+
+    window 0: those whose index modulo `of` is `rank`. Otherwise each rank gets as many groups as any other
+    out of each `window` consecutive groups, with nearly equal total lengths.
+    """
 
     rank: int
     of: int
@@ -38,11 +40,11 @@ class Share(NamedTuple):
 
 
 class RowMeta(NamedTuple):
-    """What a controller knows of a claimed row.
+    """Metadata of a claimed row, as its controller stores it.
 
-    sample: place in its group. warehouse: index of the one that holds it. lengths: values of each
-    column that the state needs. attempt: 1 for the first claim. lease: the claim that holds it.
-    A named tuple, which is made in a tenth of a dataclass's time.
+    sample: index in its group. warehouse: index of the one that stores it. lengths: number of values of each
+    column that the state needs. attempt: 1 for the first claim. lease: the claim that holds it. It is a named
+    tuple, which is constructed in a tenth of a dataclass's time.
     """
 
     uid: str
@@ -59,8 +61,8 @@ class RowMeta(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """Rows leased to one owner. done: the state has acknowledged all that the claim asked about."""
+class RowClaim:
+    """Rows leased to one owner. done: the state has acknowledged all that the claim covers."""
 
     rows: tuple[RowMeta, ...]
     done: bool

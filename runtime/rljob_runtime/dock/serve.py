@@ -1,8 +1,8 @@
 """One dock server as a process: `python -m rljob_runtime.dock.serve warehouse|controller`.
 
-Reads its configuration, token included, as JSON from standard input or `--config FILE`, never from
-the command line; prints one JSON line with host and port, then serves until SIGTERM (or, with
-`--with-parent`, until the process that started it is gone).
+It reads its configuration, token included, as JSON from standard input or `--config FILE`, never from the
+command line. It prints one JSON line with host and port, then serves until SIGTERM (or, with `--with-parent`,
+until the parent process ends).
 """
 
 import argparse
@@ -28,7 +28,7 @@ PARENT_CHECK_SECONDS = 1.0
 
 
 def make_server(kind: str, config: Mapping[str, Any]) -> DockServer:
-    """A server from its configuration; the keys are the constructor's, `graph` as JSON."""
+    """Build a server from its configuration; the keys are the constructor's, `graph` as JSON."""
     arguments = {**config, "graph": StateGraph.from_json(config["graph"])}
     arguments["warehouses"] = [(host, port) for host, port in config.get("warehouses", ())]
     if kind == "warehouse":
@@ -37,9 +37,9 @@ def make_server(kind: str, config: Mapping[str, Any]) -> DockServer:
 
 
 async def serve(server: DockServer, *, with_parent: bool = False) -> None:
-    """Announce the address on standard output and serve until SIGTERM or SIGINT.
+    """Print the address on standard output and serve until SIGTERM or SIGINT.
 
-    with_parent: end too when the parent process is gone.
+    with_parent: also stop when the parent process is gone.
     """
     parent = os.getppid()
     stop = asyncio.Event()

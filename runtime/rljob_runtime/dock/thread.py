@@ -1,4 +1,4 @@
-"""A server on a thread of its own, for processes that do other things too (a Ray actor, a driver)."""
+"""A server on a separate thread, for processes that also have other tasks (a Ray actor, a driver)."""
 
 import asyncio
 import contextlib
@@ -12,11 +12,11 @@ from rljob_runtime.errors import DockError
 log = logging.getLogger(__name__)
 
 THREAD_SECONDS = 30.0
-"""How long `start` waits until the server listens, and `stop` until it is gone."""
+"""Timeout of `start` for the server to listen, and of `stop` for it to end."""
 
 
 class Server(Protocol):
-    """A `DockServer` or an `HttpServer`."""
+    """The interface of a `DockServer` or an `HttpServer`."""
 
     @property
     def role(self) -> str: ...
@@ -25,11 +25,11 @@ class Server(Protocol):
 
 
 class ServerThread:
-    """Runs a server on a loop of its own between `start` and `stop`; a context manager."""
+    """Runs a server on a separate event loop between `start` and `stop`; a context manager."""
 
     def __init__(self, server: Server, *, seconds: float = THREAD_SECONDS) -> None:
         self.server, self._seconds = server, seconds
-        # Not new_event_loop: Ray's workers make that uvloop's, which the servers are not tested on.
+        # Not new_event_loop: Ray's workers use uvloop for it, on which the servers are not tested.
         self._loop = new_loop()
         self._ended = asyncio.Event()
         self._started = threading.Event()
@@ -38,7 +38,10 @@ class ServerThread:
         self._thread = threading.Thread(target=self._run, name=f"{server.role}-server", daemon=True)
 
     def start(self) -> tuple[str, int]:
-        """Listen; returns (host, port). Raises OSError when the port is taken, DockError at the deadline."""
+        """Listen for connections; return (host, port).
+
+        Raises OSError when the port is taken, DockError at the deadline.
+        """
         self._thread.start()
         if not self._started.wait(self._seconds):
             self._end()
@@ -48,8 +51,10 @@ class ServerThread:
         return self._address
 
     def stop(self) -> None:
-        """Stop the server and wait for its thread. One that does not end is left: it ends with the process,
-        and what the run has to say comes first."""
+        """Stop the server and wait for its thread.
+
+        A thread that does not end is left to the end of the process: the run's own error report has priority.
+        """
         if self._thread.is_alive():
             self._end()
             self._thread.join(self._seconds)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.children.owned_folders import OwnedFolder
-from rljob_runtime.dock.ports import HeldPorts
+from rljob_runtime.dock.ports import ReservedPorts
 from rljob_runtime.errors import RljobError, WorkerFailed
 from rljob_runtime.processes.link import KEEP, dumps
 from rljob_runtime.record.folders import Folder, folder_for_all
@@ -149,7 +149,7 @@ class Holder:
 
     def hold_ports(self, count: int) -> list[int]:
         """Free ones, see `HeldPorts`."""
-        return [*self._open.enter_context(HeldPorts(count))]
+        return [*self._open.enter_context(ReservedPorts(count))]
 
     def own_folder(self, kind: str) -> Path:
         """A folder that goes with this process."""

@@ -22,7 +22,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Self
 
-from rljob_runtime.dock.ports import HeldPorts
+from rljob_runtime.dock.ports import ReservedPorts
 from rljob_runtime.errors import WorkerFailed
 from rljob_runtime.processes.local_process import Answer, Begun, serve
 from rljob_runtime.processes.stop_signals import held_back
@@ -51,7 +51,7 @@ class LocalWorkers(Anywhere):
     folder: Path
     host: str = "127.0.0.1"
     started: list["LocalWorker"] = field(default_factory=list)
-    ports: list[HeldPorts] = field(default_factory=list)
+    ports: list[ReservedPorts] = field(default_factory=list)
     _numbers: Any = field(default_factory=itertools.count)
 
     def __enter__(self) -> Self:
@@ -64,7 +64,7 @@ class LocalWorkers(Anywhere):
             ports.close()
 
     def hold_ports(self, count: int) -> list[int]:
-        self.ports.append(HeldPorts(count))
+        self.ports.append(ReservedPorts(count))
         return [*self.ports[-1]]
 
     def start(

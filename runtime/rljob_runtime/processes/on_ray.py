@@ -20,7 +20,7 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rljob_runtime.dock.ports import HeldPorts
+from rljob_runtime.dock.ports import ReservedPorts
 from rljob_runtime.errors import RljobError, WorkerError, WorkerFailed
 from rljob_runtime.processes.warehouse_homes import on_node, warehouse_homes
 from rljob_runtime.processes.workers import Call, Home, Worker
@@ -79,10 +79,10 @@ class Here:
     reserve = staticmethod(reserve)
 
     def __init__(self) -> None:
-        self._ports: list[HeldPorts] = []
+        self._ports: list[ReservedPorts] = []
 
     def hold_ports(self, count: int) -> list[int]:
-        self._ports.append(HeldPorts(count))
+        self._ports.append(ReservedPorts(count))
         return [*self._ports[-1]]
 
 

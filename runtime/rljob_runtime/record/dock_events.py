@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rljob_runtime.dock.graph import StateGraph
-from rljob_runtime.dock.stats import Traffic
+from rljob_runtime.dock.stats import DockTraffic
 from rljob_runtime.errors import DockError, DockStale, RljobError
 from rljob_runtime.record.event_types import DockEvent, Edge, Rows, StateTraffic, Warehouse
 
@@ -15,7 +15,7 @@ ROOM_TIMEOUT_SECONDS = 5.0
 
 def dock_event(
     step: int,
-    traffic: Iterable[Mapping[str, Traffic]],
+    traffic: Iterable[Mapping[str, DockTraffic]],
     graph: StateGraph,
     *,
     warehouses: Sequence[Any] = (),
@@ -32,9 +32,9 @@ def dock_event(
         with contextlib.suppress(RljobError, TimeoutError):
             room = warehouse.room().result(timeout=ROOM_TIMEOUT_SECONDS)
             rooms.append(Warehouse(index=index, **room))
-    sums: dict[str, Traffic] = {}
+    sums: dict[str, DockTraffic] = {}
     for state, moved in (item for report in traffic for item in report.items()):
-        sums.setdefault(state, Traffic()).add(moved)
+        sums.setdefault(state, DockTraffic()).add(moved)
     return DockEvent(
         step=step,
         states={
@@ -65,7 +65,7 @@ def reason_of(error: DockError) -> str:
     return "stale" if isinstance(error, DockStale) else "lost"
 
 
-def _edges(state: str, traffic: Traffic, graph: StateGraph) -> Iterator[Edge]:
+def _edges(state: str, traffic: DockTraffic, graph: StateGraph) -> Iterator[Edge]:
     """Yield the rows that the state read, by writer. A row counts once, however many of its columns were
     read."""
     rows: dict[str, int] = {}

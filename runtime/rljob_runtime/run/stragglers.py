@@ -15,7 +15,7 @@ from typing import Any
 
 from rljob_api.spec.guards import Stragglers as Settings
 from rljob_api.topology.resolved import ResolvedJob
-from rljob_runtime.dock.stats import ROOM, Traffic
+from rljob_runtime.dock.stats import ROOM, DockTraffic
 from rljob_runtime.errors import RljobError
 from rljob_runtime.processes.calls import results
 from rljob_runtime.processes.placement import Actors, Member
@@ -258,7 +258,7 @@ def moved_rows(calls: BatchCalls, hosts: Mapping[int, str]) -> list[dict[Unit, D
     peers_by_kind: dict[Any, dict[str, list[tuple[int, DeviceWork]]]] = {}
     for device, call in calls.moved.items():
         states = _result(call) or {}
-        traffic = Traffic()
+        traffic = DockTraffic()
         for state_traffic in states.values():
             traffic.add(state_traffic)
         num_bytes = traffic.bytes_read.total() + traffic.bytes_written

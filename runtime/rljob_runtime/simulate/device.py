@@ -19,7 +19,7 @@ from rljob_api.topology.elastic import DevicePlace
 from rljob_api.topology.fewer_replicas import share_of_mini_batches
 from rljob_runtime.dock.growing import Array
 from rljob_runtime.dock.rows import Share
-from rljob_runtime.dock.stats import Traffic
+from rljob_runtime.dock.stats import DockTraffic
 from rljob_runtime.record.event_types import PassTimes
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.record.reports import GenerateReport, SyncReport, UpdateReport
@@ -72,7 +72,7 @@ class SimulatedDevice:
     def __init__(self, world: World, role: DeviceRole) -> None:
         self._world, self._role = world, role
         self._version = 0
-        self._traffic: dict[str, Traffic] = {}
+        self._traffic: dict[str, DockTraffic] = {}
         self._critic: Course | None = None
 
     def address(self) -> str:
@@ -206,7 +206,7 @@ class SimulatedDevice:
         """There are none."""
         return []
 
-    def traffic(self) -> dict[str, Traffic]:
+    def traffic(self) -> dict[str, DockTraffic]:
         """What each state moved through the dock since the last call."""
         taken, self._traffic = self._traffic, {}
         return taken
@@ -245,9 +245,9 @@ class SimulatedDevice:
         claimed: Claimed
         claimed, waits = yield world.dock.claim(state, str(batch), owner=owner, **asked)
         waited = world.clock.seconds - before
-        traffic = self._traffic.setdefault(state, Traffic())
+        traffic = self._traffic.setdefault(state, DockTraffic())
         traffic.wait_seconds += waited
-        traffic.waited(waits)
+        traffic.count_waits(waits)
         moving = world.moving_seconds(claimed, claimed.lengths)
         traffic.transfer_seconds += moving
         yield moving
@@ -378,7 +378,7 @@ class SimulatedDevice:
 
     def _moved(self, state: str, claimed: Claimed, *, written: int, read: Sequence[str]) -> None:
         """Count what a state read and wrote."""
-        traffic = self._traffic.setdefault(state, Traffic())
+        traffic = self._traffic.setdefault(state, DockTraffic())
         traffic.rows += claimed.count
         traffic.bytes_written += 4 * written
         for name in read:

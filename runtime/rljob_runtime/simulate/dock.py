@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
+from rljob_runtime.dock.controller.claims import ClaimGrant, ClaimRequest
 from rljob_runtime.dock.controller.ledger import ControllerLedger
 from rljob_runtime.dock.controller.part import UNKNOWN
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.growing import Array
-from rljob_runtime.dock.names import pack_names, picked
+from rljob_runtime.dock.names import pack_names, select_names
 from rljob_runtime.dock.rows import Share
 from rljob_runtime.dock.stats import RowCounts
 from rljob_runtime.dock.warehouse.batch_record import ROW_BYTES
@@ -30,8 +30,8 @@ from rljob_runtime.dock.wire.messages import (
     ColumnNotice,
     Notices,
     RowsNotice,
-    numbers_of,
-    packed,
+    pack_numbers,
+    unpack_numbers,
 )
 from rljob_runtime.errors import DockError, DockLost
 from rljob_runtime.simulate.virtual_clock import VirtualCall, VirtualClock
@@ -228,7 +228,7 @@ class SimulatedDock:
         parked = Parked(request=request, call=call, since=self._clock.seconds, lacks="")
         if not self._answered(state, parked):
             ledger = self.ledgers[state]
-            lacks = ledger.next_lacks(request)
+            lacks = ledger.next_missing_columns(request)
             parked.lacks = (
                 state if lacks is not None and not lacks else self.graph.first_writer(lacks or ())
             )
@@ -318,11 +318,13 @@ class SimulatedDock:
         parked.call.settle((self._claimed(parked.request.batch, grant), waits))
         return True
 
-    def _claimed(self, batch: str, grant: Grant) -> Claimed:
+    def _claimed(self, batch: str, grant: ClaimGrant) -> Claimed:
         if grant.rows is None:
             none = dict.fromkeys(("rows_n", "index_n", "sample_n", "version_n"), NO_ROWS)
             return Claimed(batch=batch, lengths={}, done=grant.done, **none)
-        told = numbers_of(grant.rows.numbers).reshape(len(OF_ROWS) + len(grant.rows.columns), -1)
+        told = unpack_numbers(grant.rows.numbers).reshape(
+            len(OF_ROWS) + len(grant.rows.columns), -1
+        )
         rows, index_n, sample_n = self.batches[batch], told[1], told[3]
         return Claimed(
             batch=batch,
@@ -364,14 +366,16 @@ class SimulatedDock:
             own = places[here_n]
             told = RowsNotice(
                 batch=rows.name,
-                numbers=packed(rows.number_n[own]),
-                names=picked(uids, here_n),
-                versions=packed(rows.version_n[own]),
-                lengths={name: packed(lengths[own]) for name, lengths in rows.lengths.items()},
-                firsts=packed(rows.number_n[own[::samples]]),
-                sizes=packed(np.full(int(here_G.sum()), samples)),
-                indexes=packed(indexes_G[here_G]),
-                groups=picked(of_groups, here_G),
+                numbers=pack_numbers(rows.number_n[own]),
+                names=select_names(uids, here_n),
+                versions=pack_numbers(rows.version_n[own]),
+                lengths={
+                    name: pack_numbers(lengths[own]) for name, lengths in rows.lengths.items()
+                },
+                firsts=pack_numbers(rows.number_n[own[::samples]]),
+                sizes=pack_numbers(np.full(int(here_G.sum()), samples)),
+                indexes=pack_numbers(indexes_G[here_G]),
+                groups=select_names(of_groups, here_G),
             )
             self._apply(warehouse, [Notice(told, rows.states, len(own))])
         self._answer_all()
@@ -387,7 +391,7 @@ class SimulatedDock:
                 continue
             for warehouse, where in _by_warehouse(rows, np.concatenate(pieces)):
                 told: AckNotice | ColumnNotice
-                numbers, concerned = packed(rows.number_n[where]), rows.states
+                numbers, concerned = pack_numbers(rows.number_n[where]), rows.states
                 if kind == "ack":
                     told, concerned = AckNotice(batch=batch, numbers=numbers), (name,)
                 else:
@@ -395,8 +399,8 @@ class SimulatedDock:
                         batch=batch,
                         column=name,
                         numbers=numbers,
-                        lengths=packed(rows.lengths[name][where]),
-                        versions=packed(rows.version_n[where]),
+                        lengths=pack_numbers(rows.lengths[name][where]),
+                        versions=pack_numbers(rows.version_n[where]),
                     )
                 notices.setdefault(warehouse, []).append(Notice(told, concerned, len(where)))
         touched = [self._apply(warehouse, those) for warehouse, those in notices.items()]

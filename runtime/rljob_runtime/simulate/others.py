@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rljob_runtime.dock.growing import Array
-from rljob_runtime.dock.stats import Traffic
+from rljob_runtime.dock.stats import DockTraffic
 from rljob_runtime.processes.actors.reward_worker import CLAIM_ROWS, RewardReport
 from rljob_runtime.record.spans import StageSpan
 from rljob_runtime.samples.batches import BatchName
@@ -33,7 +33,7 @@ class SimulatedFeeder:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._traffic = Traffic()
+        self._traffic = DockTraffic()
 
     def facts(self) -> dict[str, int]:
         """Prompts that training has."""
@@ -78,9 +78,9 @@ class SimulatedFeeder:
         """Free the batch's rows."""
         return self._world.dock.drop(str(batch))
 
-    def traffic(self) -> dict[str, Traffic]:
+    def traffic(self) -> dict[str, DockTraffic]:
         """What it moved since the last call."""
-        taken, self._traffic = self._traffic, Traffic()
+        taken, self._traffic = self._traffic, DockTraffic()
         return {"feed": taken}
 
 
@@ -89,7 +89,7 @@ class SimulatedRewards:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._traffic = Traffic()
+        self._traffic = DockTraffic()
 
     def score(self, batch: BatchName) -> Work:
         """Whole groups, as they come."""
@@ -103,7 +103,7 @@ class SimulatedRewards:
                 "reward", str(batch), owner="reward-0", limit=limit, whole_groups=True
             )
             self._traffic.wait_seconds += world.clock.seconds - asked
-            self._traffic.waited(waits)
+            self._traffic.count_waits(waits)
             if claimed.done:
                 break
             if first is None:
@@ -119,9 +119,9 @@ class SimulatedRewards:
         report.span = StageSpan(start=first or now, end=now, waited=waited)
         return report
 
-    def traffic(self) -> dict[str, Traffic]:
+    def traffic(self) -> dict[str, DockTraffic]:
         """What it moved since the last call."""
-        taken, self._traffic = self._traffic, Traffic()
+        taken, self._traffic = self._traffic, DockTraffic()
         return {"reward": taken}
 
     def _count(self, rows: int, tokens: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from rljob_api.topology.resolved import ResolvedSpec
-from rljob_runtime.dock.stats import Traffic
+from rljob_runtime.dock.stats import DockTraffic
 from rljob_runtime.record.checkpoint import CRITIC_FOLDER
 from rljob_runtime.record.checksums import verifying_checksums, write_rank_sums
 from rljob_runtime.record.reports import SyncReport
@@ -84,7 +84,7 @@ class DeviceStates:
         """The device generates no more before the next `sync`."""
         self.port.end_generation()
 
-    def traffic(self) -> dict[str, Traffic]:
+    def traffic(self) -> dict[str, DockTraffic]:
         """What each state moved through the dock since the last call."""
         return {name: state.dock.take_traffic() for name, state in self._states.items()}
 

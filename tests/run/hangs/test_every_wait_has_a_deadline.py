@@ -53,7 +53,7 @@ RIGHT: dict[str, dict[str, str]] = {
     "runtime/rljob_runtime/dock/thread.py": {"ServerThread._serve": "serves until `stop`"},
     "runtime/rljob_runtime/dock/warehouse/warehouse_server.py": {
         "WarehouseServer._greet_later": "the client has a deadline, and ends its request at it",
-        "WarehouseServer._held_later": "the client has a deadline, and ends its request at it",
+        "WarehouseServer._reply_after_replication": "the client has a deadline, and ends its request at it",
     },
     "runtime/rljob_runtime/dock/wire/peer.py": {
         "Peer.send": "for room in a connection, whose end sets it",

@@ -18,7 +18,7 @@ from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy
-from rljob_runtime.dock.wire.frames import HEAD_BYTES, Kind, pack_head
+from rljob_runtime.dock.wire.frames import HEAD_BYTES, FrameKind, pack_head
 from rljob_runtime.dock.wire.messages import Import
 
 TOKEN = "secret"
@@ -34,14 +34,14 @@ JUNK: tuple[Any, ...] = (
     *("", "x", "update", "\x00", "é" * 300, b"", b"\xff" * 7, b"\xff" * 8, bytes(16)),
     *([], [[]], [None], [-1], [0, 0], ["f/0/0", "f/0/0"], [1 << 62] * 3, {}, {"name": 1}),
 )
-Frame = tuple[Kind, dict[str, Any], bytes]
+Frame = tuple[FrameKind, dict[str, Any], bytes]
 Choose = Callable[[int], int]
 """Picks a number below its argument."""
 
 
 def hello(role: str) -> Frame:
     identity = {"token": TOKEN, "role": role, "owner": "fuzz", "session": "fuzz-1"}
-    return Kind.HELLO, identity, b""
+    return FrameKind.HELLO, identity, b""
 
 
 def with_warehouse() -> list[Frame]:
@@ -65,21 +65,25 @@ def with_warehouse() -> list[Frame]:
     ends = {"state": "update", "lease": "l", "uids": uids, "columns": [], "timeout": 0.05}
     return [
         hello("warehouse/0"),
-        (Kind.SUBSCRIBE, {"state": "update", "needs": ["response"], "seen": ["a.0", "a.1"]}, b""),
-        (Kind.PUT_ROWS, put, payload),
-        (Kind.WRITE, {**write, "columns": written}, bytes_written),
-        (Kind.READ, {"uids": uids, "columns": ["prompt", "response"]}, b""),
-        (Kind.ATTACH, {}, b""),
-        (Kind.RELEASE, {"pins": [1, 2]}, b""),
-        (Kind.WRITE, ends, b""),
-        (Kind.DROP_BATCH, {"batch": "f"}, b""),
-        (Kind.STATS, {}, b""),
-        (Kind.SEED, {"warehouse": 1}, b""),
+        (
+            FrameKind.SUBSCRIBE,
+            {"state": "update", "needs": ["response"], "seen": ["a.0", "a.1"]},
+            b"",
+        ),
+        (FrameKind.PUT_ROWS, put, payload),
+        (FrameKind.WRITE, {**write, "columns": written}, bytes_written),
+        (FrameKind.READ, {"uids": uids, "columns": ["prompt", "response"]}, b""),
+        (FrameKind.ATTACH, {}, b""),
+        (FrameKind.RELEASE, {"pins": [1, 2]}, b""),
+        (FrameKind.WRITE, ends, b""),
+        (FrameKind.DROP_BATCH, {"batch": "f"}, b""),
+        (FrameKind.STATS, {}, b""),
+        (FrameKind.SEED, {"warehouse": 1}, b""),
         *_chunks(),
-        (Kind.IMPORT, {"epoch": "b.3"}, b""),
-        (Kind.FORWARD, {"put": {**put, "batch": "g"}}, payload),
-        (Kind.TAKE_OVER, {"warehouse": 1}, b""),
-        (Kind.EXPORT, {}, b""),
+        (FrameKind.IMPORT, {"epoch": "b.3"}, b""),
+        (FrameKind.FORWARD, {"put": {**put, "batch": "g"}}, payload),
+        (FrameKind.TAKE_OVER, {"warehouse": 1}, b""),
+        (FrameKind.EXPORT, {}, b""),
     ]
 
 
@@ -89,12 +93,12 @@ def with_controller() -> list[Frame]:
     share = {"request": "2", "batch": "f", "whole_groups": True, "share": [0, 2], "timeout": 0.02}
     return [
         hello("controller/update"),
-        (Kind.CLAIM, claim, b""),
-        (Kind.RENEW, {"leases": [{"lease": "x-1", "uids": ["f/0/0"]}]}, b""),
-        (Kind.CLAIM, share, b""),
-        (Kind.GIVE_BACK, {"lease": "x-1", "uids": ["f/0/0"]}, b""),
-        (Kind.OWNER_GONE, {"owner": "somebody"}, b""),
-        (Kind.STATS, {}, b""),
+        (FrameKind.CLAIM, claim, b""),
+        (FrameKind.RENEW, {"leases": [{"lease": "x-1", "uids": ["f/0/0"]}]}, b""),
+        (FrameKind.CLAIM, share, b""),
+        (FrameKind.GIVE_BACK, {"lease": "x-1", "uids": ["f/0/0"]}, b""),
+        (FrameKind.OWNER_GONE, {"owner": "somebody"}, b""),
+        (FrameKind.STATS, {}, b""),
     ]
 
 
@@ -107,7 +111,7 @@ def spoil(frames: list[Frame], choose: Choose) -> list[bytes]:
     if way < 3:
         header = _spoiled(header, choose)
     elif way == 3:
-        kind = [*Kind][choose(len(Kind))]
+        kind = [*FrameKind][choose(len(FrameKind))]
     elif way == 4:
         payload = payload[: choose(len(payload) + 1)] + bytes(choose(70))
     elif way == 5:
@@ -125,7 +129,7 @@ def spoil(frames: list[Frame], choose: Choose) -> list[bytes]:
     return [spoiled if i == place else packed(*frame) for i, frame in enumerate(frames)]
 
 
-def packed(kind: Kind, header: dict[str, Any], payload: bytes = b"") -> bytes:
+def packed(kind: FrameKind, header: dict[str, Any], payload: bytes = b"") -> bytes:
     body = msgspec.msgpack.encode(header)
     return pack_head(kind, len(body), len(payload)) + sealed(body + payload)
 
@@ -179,6 +183,6 @@ def _chunks() -> list[Frame]:
         group_columns={"prompt": stored(prompt)},
     )
     return [
-        (Kind.IMPORT, plain(Import(chunk=chunk)), b"".join(bytes(part) for part in buffers))
+        (FrameKind.IMPORT, plain(Import(chunk=chunk)), b"".join(bytes(part) for part in buffers))
         for chunk, buffers in StoreCopy(store).chunks()
     ]

@@ -20,15 +20,22 @@ from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
-from rljob_runtime.dock.wire.frames import HEAD_BYTES, SUM_BYTES, Kind, read_head
+from rljob_runtime.dock.wire.frames import HEAD_BYTES, SUM_BYTES, FrameKind, read_head
 from rljob_runtime.dock.wire.wire_server import DockServer
 
 TOKEN = "secret"
 NOBODY = 1
 """A port where nothing listens."""
 COUNTED = {
-    *(Kind.PUT_ROWS, Kind.WRITE, Kind.READ, Kind.DROP_BATCH, Kind.CLAIM, Kind.GIVE_BACK),
-    Kind.FORWARD,
+    *(
+        FrameKind.PUT_ROWS,
+        FrameKind.WRITE,
+        FrameKind.READ,
+        FrameKind.DROP_BATCH,
+        FrameKind.CLAIM,
+        FrameKind.GIVE_BACK,
+    ),
+    FrameKind.FORWARD,
 }
 """Requests whose number does not depend on time."""
 
@@ -53,7 +60,7 @@ class Gate:
     role: str
     strike: Callable[["Gate", int, bool], bool]
     behind: int = 0
-    kinds: list[Kind] = field(default_factory=list)
+    kinds: list[FrameKind] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -113,15 +120,17 @@ class Gate:
                 self._open.discard(connection)
                 _end(connection)
 
-    def _number(self, kind: Kind, asked: bool, numbers: deque[int]) -> int:
+    def _number(self, kind: FrameKind, asked: bool, numbers: deque[int]) -> int:
         """The counted request that this frame is, or answers; 0 for others."""
         if not asked:
-            return numbers.popleft() if kind in (Kind.DONE, Kind.FAILED) and numbers else 0
+            return (
+                numbers.popleft() if kind in (FrameKind.DONE, FrameKind.FAILED) and numbers else 0
+            )
         number = 0
         if kind in COUNTED:
             self.kinds.append(kind)
             number = len(self.kinds)
-        if kind is not Kind.RELEASE:
+        if kind is not FrameKind.RELEASE:
             numbers.append(number)
         return number
 
@@ -192,7 +201,7 @@ class MortalDock:
         thread._loop.call_soon_threadsafe(thread._loop.stop)
         thread._thread.join(10)
 
-    def requests(self) -> dict[str, list[Kind]]:
+    def requests(self) -> dict[str, list[FrameKind]]:
         """The counted requests that each server got."""
         return {role: list(gate.kinds) for role, gate in self.gates.items()}
 
@@ -249,7 +258,7 @@ async def _fall_silent(server: DockServer) -> None:
     await asyncio.sleep(0)  # what they closed is closed in the loop's next turn
 
 
-def _frame(source: socket.socket) -> tuple[Kind, bytes] | None:
+def _frame(source: socket.socket) -> tuple[FrameKind, bytes] | None:
     head = source.recv(HEAD_BYTES, socket.MSG_WAITALL)
     if len(head) < HEAD_BYTES:
         return None

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rljob_runtime.dock.names import pack_names
-from rljob_runtime.dock.wire.messages import AckNotice, ColumnNotice, RowsNotice, packed
+from rljob_runtime.dock.wire.messages import AckNotice, ColumnNotice, RowsNotice, pack_numbers
 
 
 class Row(NamedTuple):
@@ -80,4 +80,4 @@ class Numbering:
 
 def pack(numbers: Sequence[int]) -> bytes:
     """As messages carry them."""
-    return packed(np.array(numbers, dtype=np.int64))
+    return pack_numbers(np.array(numbers, dtype=np.int64))

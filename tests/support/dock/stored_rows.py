@@ -6,8 +6,8 @@ from typing import NamedTuple
 from numbered_rows import pack
 
 from rljob_runtime.dock.names import pack_names
-from rljob_runtime.dock.warehouse.located import Located
-from rljob_runtime.dock.warehouse.slabs import Run
+from rljob_runtime.dock.warehouse.located import ColumnLocation
+from rljob_runtime.dock.warehouse.slabs import SlabRun
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.wire.messages import NewRows
 
@@ -44,16 +44,16 @@ def live_uids(store: WarehouseStore) -> list[str]:
     return [uid for record in store.batches.values() for uid in record.uids(record.live_rows())]
 
 
-def bytes_of(store: WarehouseStore, found: Located) -> list[bytes]:
+def bytes_of(store: WarehouseStore, found: ColumnLocation) -> list[bytes]:
     """A column's bytes, row by row."""
     return [b"".join(parts_of(store, run, found.name)) for run in single(found.runs)]
 
 
-def parts_of(store: WarehouseStore, run: Run, column: str) -> list[memoryview]:
+def parts_of(store: WarehouseStore, run: SlabRun, column: str) -> list[memoryview]:
     """The bytes of a column of these rows, as they lie."""
     return [store.slabs.memory.view[start:end] for start, end in run.spans(column)]
 
 
-def single(runs: Sequence[Run]) -> list[Run]:
+def single(runs: Sequence[SlabRun]) -> list[SlabRun]:
     """Each row by itself."""
-    return [Run(run.slab, i, i + 1) for run in runs for i in range(run.first, run.last)]
+    return [SlabRun(run.slab, i, i + 1) for run in runs for i in range(run.first, run.last)]

@@ -1,1 +1,1 @@
-"""What the dock's clients are made of: connections, puts, reads, and the leases that they keep alive."""
+"""The components of the dock's clients: connections, puts, reads, and the leases that they renew."""

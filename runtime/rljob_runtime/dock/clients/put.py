@@ -1,34 +1,37 @@
-"""New rows cut into put messages: by warehouse, whole groups together, in bounded chunks. Pure."""
+"""Put messages: new rows divided by warehouse, whole groups together, in bounded chunks. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rljob_runtime.dock.columns import Apart
+from rljob_runtime.dock.columns import ChunkedColumn
 from rljob_runtime.dock.names import pack_names
 from rljob_runtime.dock.rows import NewRow
-from rljob_runtime.dock.wire.messages import NewRows, packed
+from rljob_runtime.dock.wire.messages import NewRows, pack_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Put:
-    """One put message's rows and columns."""
+class PutChunk:
+    """The rows and columns of one put message."""
 
     rows: NewRows
-    columns: dict[str, Apart]
-    group_columns: dict[str, Apart]
+    columns: dict[str, ChunkedColumn]
+    group_columns: dict[str, ChunkedColumn]
 
 
 def warehouse_of(group_index: int, num_warehouses: int) -> int:
-    """Where a group lives: groups go round the warehouses, so each gets its part of every batch."""
+    """Return the warehouse of a group: groups are assigned round robin, so each gets its share of every
+    batch."""
     return group_index % num_warehouses
 
 
-def puts_of(rows: Sequence[NewRow], num_warehouses: int, chunk_bytes: int) -> dict[int, list[Put]]:
-    """Messages for each warehouse. chunk_bytes: bound of one message, unless a group is larger.
+def build_puts(
+    rows: Sequence[NewRow], num_warehouses: int, chunk_bytes: int
+) -> dict[int, list[PutChunk]]:
+    """Return the messages for each warehouse. chunk_bytes: bound of one message, unless a group is larger.
 
-    Raises ValueError when the rows of one group disagree on its number.
+    Raises ValueError when the rows of one group disagree on its index.
     """
     groups: dict[str, list[NewRow]] = {}
     for row in rows:
@@ -38,17 +41,17 @@ def puts_of(rows: Sequence[NewRow], num_warehouses: int, chunk_bytes: int) -> di
                 f"rows of group {row.group} have group_index {row.group_index} and "
                 f"{groups[row.group][0].group_index}; a group has one"
             )
-    puts: dict[int, list[Put]] = {}
+    puts: dict[int, list[PutChunk]] = {}
     chunks: dict[int, tuple[int, list[list[NewRow]]]] = {}
     for members in groups.values():
         warehouse = warehouse_of(members[0].group_index, num_warehouses)
         size = _group_bytes(members)
-        held, chunk = chunks.get(warehouse, (0, []))
-        if chunk and held + size > chunk_bytes:
+        num_bytes, chunk = chunks.get(warehouse, (0, []))
+        if chunk and num_bytes + size > chunk_bytes:
             puts.setdefault(warehouse, []).append(_put(chunk))
-            held, chunk = 0, []
+            num_bytes, chunk = 0, []
         chunk.append(members)
-        chunks[warehouse] = (held + size, chunk)
+        chunks[warehouse] = (num_bytes + size, chunk)
     for warehouse, (_, chunk) in chunks.items():
         puts.setdefault(warehouse, []).append(_put(chunk))
     return puts
@@ -61,10 +64,10 @@ def _group_bytes(members: Sequence[NewRow]) -> int:
     return num_bytes
 
 
-def _put(groups: Sequence[Sequence[NewRow]]) -> Put:
+def _put(groups: Sequence[Sequence[NewRow]]) -> PutChunk:
     rows = [row for members in groups for row in members]
     firsts = [members[0] for members in groups]
-    return Put(
+    return PutChunk(
         rows=NewRows(
             names=pack_names([row.uid for row in rows]),
             versions=_numbers([row.version for row in rows]),
@@ -73,13 +76,15 @@ def _put(groups: Sequence[Sequence[NewRow]]) -> Put:
             sizes=_numbers([len(members) for members in groups]),
             indexes=_numbers([first.group_index for first in firsts]),
         ),
-        columns={n: Apart([np.asarray(row.columns[n]) for row in rows]) for n in rows[0].columns},
+        columns={
+            n: ChunkedColumn([np.asarray(row.columns[n]) for row in rows]) for n in rows[0].columns
+        },
         group_columns={
-            name: Apart([np.asarray(first.group_columns[name]) for first in firsts])
+            name: ChunkedColumn([np.asarray(first.group_columns[name]) for first in firsts])
             for name in firsts[0].group_columns
         },
     )
 
 
 def _numbers(values: Sequence[int]) -> bytes:
-    return packed(np.array(values, dtype=np.int64))
+    return pack_numbers(np.array(values, dtype=np.int64))

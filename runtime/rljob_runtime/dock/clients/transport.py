@@ -1,8 +1,8 @@
-"""How column bytes travel between a client and a warehouse.
+"""Transport of column bytes between a client and a warehouse.
 
 They are written as payload of the request. They are read from the payload of the answer, or from the
-warehouse's memory where the client has mapped it: the answer then says where they lie, and they stay
-as they are until the client releases them.
+warehouse's memory where the client has mapped it. The answer then has their location, and they do not change
+until the client releases them.
 """
 
 import time
@@ -11,19 +11,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rljob_runtime.dock.bit_sums import fits
-from rljob_runtime.dock.clients.put import Put
+from rljob_runtime.dock.bit_sums import matches_sum
+from rljob_runtime.dock.clients.put import PutChunk
 from rljob_runtime.dock.clients.warehouse_channel import MemoryMap, WarehouseChannel
 from rljob_runtime.dock.columns import Column, Ragged
-from rljob_runtime.dock.wire.encoding import Outgoing, apart_of, column_of, decode_columns
+from rljob_runtime.dock.wire.encoding import (
+    OutgoingColumns,
+    decode_chunked_column,
+    decode_column,
+    decode_columns,
+)
 from rljob_runtime.dock.wire.frames import MalformedFrame
-from rljob_runtime.dock.wire.messages import FoundColumn, PutRows, Read, Stored, Write, Written
+from rljob_runtime.dock.wire.messages import (
+    PutResult,
+    PutRows,
+    Read,
+    StoredColumn,
+    Write,
+    WriteResult,
+)
 from rljob_runtime.errors import DockError, DockLost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """What keeps bytes in a warehouse's memory as they are. deadline: until then at most."""
+    """A pin of bytes in a warehouse's memory, which do not change before `deadline`."""
 
     memory: MemoryMap
     number: int
@@ -31,10 +43,11 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a read found. values: by column. of_groups: columns with one row a group, as first met.
+class ReadResult:
+    """The answer to a read.
 
-    pin: of the warehouse's memory, which the values are views of; None: they are the caller's own.
+    values: by column. of_groups: columns with one row a group, in order of first appearance. pin: of the
+    warehouse's memory, which the values are views of; None: the caller owns them.
     """
 
     values: Mapping[str, Column]
@@ -49,13 +62,13 @@ class WarehouseTransport:
         self._channel = channel
 
     def put_rows(
-        self, batch: str, put: Put, *, total: int, states: list[str], timeout_seconds: float
-    ) -> Stored:
-        """New rows with their columns, and columns of their groups."""
+        self, batch: str, put: PutChunk, *, total: int, states: list[str], timeout_seconds: float
+    ) -> PutResult:
+        """Put new rows with their columns, and columns of their groups."""
         message = PutRows(batch=batch, total=total, states=states, rows=put.rows, columns=[])
-        columns = Outgoing(put.columns, put.group_columns)
+        columns = OutgoingColumns(put.columns, put.group_columns)
         answer = self._channel.ask(message, columns, timeout_seconds=timeout_seconds)
-        self._channel.granted(answer.granted)
+        self._channel.keep_grant(answer.granted)
         return answer
 
     def write(
@@ -67,21 +80,24 @@ class WarehouseTransport:
         uids: list[str],
         version: int | None,
         timeout_seconds: float,
-    ) -> Written:
-        """Columns of existing rows."""
+    ) -> WriteResult:
+        """Write columns of existing rows."""
         message = Write(state=state, lease=lease, uids=uids, columns=[], version=version)
-        outgoing = Outgoing(columns) if columns else None
+        outgoing = OutgoingColumns(columns) if columns else None
         answer = self._channel.ask(message, outgoing, timeout_seconds=timeout_seconds)
-        self._channel.granted(answer.granted)
+        self._channel.keep_grant(answer.granted)
         return answer
 
     def read(
         self, uids: Sequence[str], columns: Sequence[str], *, checked: bool, timeout_seconds: float
-    ) -> Found:
-        """Columns of rows. What is borrowed must be released. checked: compare the sums of their bits also
-        where they are borrowed. Raises DockLost where a bit is not what was written."""
+    ) -> ReadResult:
+        """Read columns of rows; a pinned result must be released.
+
+        checked: compare the sums of bits also where the result is pinned. Raises DockLost where a bit differs
+        from what was written.
+        """
         message = Read(uids=list(uids), columns=list(columns))
-        asked = time.monotonic()
+        sent_s = time.monotonic()
         answer, payload = self._channel.request(message, timeout_seconds=timeout_seconds)
         of_groups = frozenset(head.name for head in answer.columns if head.of_groups)
         memory = self._channel.memory
@@ -89,7 +105,7 @@ class WarehouseTransport:
             if answer.pin is None or memory is None:
                 values: Mapping[str, Column] = decode_columns(answer.columns, payload)
             else:
-                values = {head.name: locate(head, memory) for head in answer.columns}
+                values = {head.name: map_column(head, memory) for head in answer.columns}
         except MalformedFrame as error:
             self._channel.close()
             raise DockError(
@@ -97,32 +113,34 @@ class WarehouseTransport:
             ) from error
         pin = None
         if answer.pin is not None and memory is not None:
-            pin = Pin(memory=memory, number=answer.pin, deadline=asked + memory.pin_seconds)
+            pin = Pin(memory=memory, number=answer.pin, deadline=sent_s + memory.pin_seconds)
         heads = answer.columns if checked or pin is None else ()
-        if wrong := [head.name for head in heads if not fits(values[head.name], head.total)]:
+        if damaged := [
+            head.name for head in heads if not matches_sum(values[head.name], head.total)
+        ]:
             if pin is not None:
                 self.release(pin)
             raise DockLost(
-                f"{', '.join(wrong)} of {len(uids)} rows in {self._channel.role} ({uids[0]} is the first) "
+                f"{', '.join(damaged)} of {len(uids)} rows in {self._channel.role} ({uids[0]} is the first) "
                 "are not what was written there: bits of its memory flipped"
             )
-        return Found(values=values, of_groups=of_groups, pin=pin)
+        return ReadResult(values=values, of_groups=of_groups, pin=pin)
 
     def holds(self, pin: Pin) -> bool:
-        """True when all that was looked at under the pin until now was as it had been written."""
+        """Return True when all data read under the pin until now was as it had been written."""
         return self._channel.memory is pin.memory and time.monotonic() < pin.deadline
 
     def release(self, pin: Pin) -> None:
-        """Nothing is looked at under the pin any more."""
+        """Release a pin whose data is not used any more."""
         self._channel.release(pin.memory, [pin.number])
 
 
-def locate(head: FoundColumn, memory: MemoryMap) -> Column:
-    """A column in a warehouse's memory, as views of it. Raises MalformedFrame."""
+def map_column(head: StoredColumn, memory: MemoryMap) -> Column:
+    """Return a column in a warehouse's memory, as views of it. Raises MalformedFrame."""
     if len(head.spans) % 16:
         raise MalformedFrame(f"spans of {len(head.spans)} bytes are no pairs of 64-bit integers")
     spans = np.frombuffer(head.spans, dtype="<i8").reshape(-1, 2).tolist()
-    parts = [memory.part((start, end)) for start, end in spans]
-    if len(parts) > 1:
-        return apart_of(head, parts)
-    return column_of(head, parts[0] if parts else memoryview(b""))
+    chunks = [memory.slice_of((start, end)) for start, end in spans]
+    if len(chunks) > 1:
+        return decode_chunked_column(head, chunks)
+    return decode_column(head, chunks[0] if chunks else memoryview(b""))

@@ -1,8 +1,8 @@
-"""A client's connection to a warehouse: over the unix socket and its mapped memory where it can.
+"""A client's connection to a warehouse: over the unix socket and its mapped memory where possible.
 
-Every connection begins over TCP, where the warehouse says which machine it is on and where its
-socket lies. On the same machine the client moves over to the socket, shows the token again, and maps
-the memory, to read and to write where it may.
+Every connection starts over TCP; the welcome has the warehouse's machine and the path of its socket. On the
+same machine the client switches to the socket, sends the token again, and maps the memory, for reading and
+where possible for writing.
 """
 
 import logging
@@ -17,9 +17,9 @@ import msgspec
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.wire import unix
-from rljob_runtime.dock.wire.channel import Channel, Identity
-from rljob_runtime.dock.wire.encoding import Outgoing
-from rljob_runtime.dock.wire.frames import Frame, MalformedFrame, Message
+from rljob_runtime.dock.wire.channel import Channel, ClientIdentity
+from rljob_runtime.dock.wire.encoding import OutgoingColumns
+from rljob_runtime.dock.wire.frames import DockMessage, Frame, MalformedFrame
 from rljob_runtime.dock.wire.memory import MADV_POPULATE_READ, MADV_POPULATE_WRITE, Span
 from rljob_runtime.dock.wire.messages import (
     AskSlab,
@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 POPULATE_BYTES = 1 << 20
 SLAB_BYTES = 32 << 10
-"""Smaller messages go through the socket: that costs less than their first touch of other pages."""
+"""Smaller messages go through the socket, which costs less than touching new pages."""
 
 
 class SharedMemory(StrEnum):
-    """Whether bytes are read from the warehouse's memory, as spec.dock.sharedMemory says."""
+    """Whether bytes are read from the warehouse's memory, as configured by spec.dock.sharedMemory."""
 
     AUTO = "auto"
     REQUIRED = "required"
@@ -47,7 +47,7 @@ class SharedMemory(StrEnum):
 
 
 class DataPath(NamedTuple):
-    """How a client reads from one warehouse. why: it is TCP."""
+    """The data path to one warehouse. why: reason for TCP."""
 
     shared: bool
     why: str = ""
@@ -65,8 +65,8 @@ class MemoryMap:
         self._populated = 0
         self.view = memoryview(self._map)
 
-    def part(self, span: Span) -> memoryview:
-        """Its bytes, a view. Raises MalformedFrame when they lie outside."""
+    def slice_of(self, span: Span) -> memoryview:
+        """Return a view of the span. Raises MalformedFrame when it is outside."""
         start, end = span
         if not 0 <= start <= end <= self.num_bytes:
             raise MalformedFrame(f"bytes {start} to {end} of {self.num_bytes}")
@@ -75,7 +75,7 @@ class MemoryMap:
         return self.view[start:end]
 
     def _populate(self, end: int) -> None:
-        """Map the pages up to there at once, which costs less than a fault at each."""
+        """Map the pages up to `end` in one step, which costs less than a fault at each."""
         size = end - self._populated
         try:
             self._map.madvise(self._populate_pages, self._populated, size)
@@ -85,10 +85,11 @@ class MemoryMap:
 
 
 class WarehouseChannel(Channel):
-    """memory: the warehouse's, None where bytes come over the connection. What is written goes into slabs of
-    it, through a second map that nobody else sees.
+    """A channel to a warehouse.
 
-    Raises DockRefused where shared memory is required and this machine's warehouse is not reached.
+    memory: the warehouse's, None where bytes are sent over the connection. Columns are written into slabs of
+    it, through a second, private map. Raises DockRefused where shared memory is required and the warehouse of
+    this machine is not reached.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class WarehouseChannel(Channel):
         *,
         role: str,
         find: Callable[[], DockAddress],
-        identity: Identity,
+        identity: ClientIdentity,
         on_connect: Callable[[Channel, Frame], None],
         shared_memory: SharedMemory,
     ) -> None:
@@ -108,21 +109,21 @@ class WarehouseChannel(Channel):
         self._shared_memory = shared_memory
 
     def release(self, memory: MemoryMap, pins: Sequence[int]) -> None:
-        """Say that nothing of these answers is looked at any more; without an answer."""
+        """Notify the warehouse that these pins are not used any more; there is no answer."""
         if self.memory is memory:
             self.notify(Release(pins=list(pins)))
 
-    def granted(self, slab: GrantedSlab | None) -> None:
-        """An answer came with a slab for the next message."""
+    def keep_grant(self, slab: GrantedSlab | None) -> None:
+        """Store the slab that an answer granted for the next message."""
         if slab is not None:
             self._slab = slab
 
     def close(self) -> None:
-        """See Channel."""
+        """Close the connection and the maps."""
         super().close()
         self.memory = self._writable = self._slab = None
 
-    def _go_local(self, frame: Frame, deadline: float) -> None:
+    def _use_local_path(self, frame: Frame, deadline: float) -> None:
         path = self._choose_path(frame.read(WarehouseWelcome), deadline)
         if path != self.data_path:
             log.info(
@@ -145,7 +146,7 @@ class WarehouseChannel(Channel):
             self._attach(Path(path), welcome, deadline)
         except (OSError, EOFError, MalformedFrame, DockError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            if self._shared_memory is SharedMemory.REQUIRED and not _passing(error):
+            if self._shared_memory is SharedMemory.REQUIRED and not _is_transient(error):
                 raise DockRefused(
                     f"{self.role} is on this machine, but its memory is not reached through "
                     f"{path or 'a socket'}: {why}; spec.dock.sharedMemory is required: mount one "
@@ -158,7 +159,7 @@ class WarehouseChannel(Channel):
         return DataPath(True)
 
     def _attach(self, path: Path, welcome: WarehouseWelcome, deadline: float) -> None:
-        """Go over to the socket and map the memory."""
+        """Switch to the socket and map the memory."""
         with self._over_socket(path, deadline) as local:
             assert self._stream is not None, "attach before connect"
             if local.read(WarehouseWelcome).epoch != welcome.epoch:
@@ -172,19 +173,19 @@ class WarehouseChannel(Channel):
                 os.close(to_read)
                 os.close(to_write)
 
-    def _send(self, message: Message, columns: Outgoing | None, deadline: float) -> None:
-        """Columns of some size go into the warehouse's memory, not through the socket."""
-        slab = None if columns is None else self._slab_of(columns.num_bytes, deadline)
+    def _send(self, message: DockMessage, columns: OutgoingColumns | None, deadline: float) -> None:
+        """Send a message; larger columns are written into the warehouse's memory, not through the socket."""
+        slab = None if columns is None else self._slab_for(columns.num_bytes, deadline)
         if columns is None or slab is None:
             super()._send(message, columns, deadline)
             return
         self._slab = None
         heads = columns.copy_to(slab)
-        told = msgspec.structs.replace(message, columns=heads, granted=columns.num_bytes)
-        super()._send(told, None, deadline)
+        slab_message = msgspec.structs.replace(message, columns=heads, granted=columns.num_bytes)
+        super()._send(slab_message, None, deadline)
 
-    def _slab_of(self, num_bytes: int, deadline: float) -> memoryview | None:
-        """Memory for so many bytes; None where they go through the socket."""
+    def _slab_for(self, num_bytes: int, deadline: float) -> memoryview | None:
+        """Return memory for so many bytes; None where they go through the socket."""
         if self._writable is None or num_bytes < SLAB_BYTES:
             return None
         if self._slab is None or self._slab.end - self._slab.start < num_bytes:
@@ -193,9 +194,9 @@ class WarehouseChannel(Channel):
             self._slab = self._receive(deadline).read(SlabGrant).slab
         if self._slab is None:
             return None
-        return self._writable.part((self._slab.start, self._slab.start + num_bytes))
+        return self._writable.slice_of((self._slab.start, self._slab.start + num_bytes))
 
 
-def _passing(error: Exception) -> bool:
-    """True when a warehouse that ends or starts now explains the error: worth another try."""
+def _is_transient(error: Exception) -> bool:
+    """Return True when a warehouse that stops or starts explains the error: another attempt may succeed."""
     return isinstance(error, ConnectionError | EOFError | TimeoutError)

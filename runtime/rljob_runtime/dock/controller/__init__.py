@@ -1,2 +1,2 @@
-"""A controller: which rows are ready for its state, who holds them, who is next; `controller_server` is the
-process."""
+"""A controller: which rows are ready for its state, who holds them, who gets the next; `controller_server` is
+the process."""

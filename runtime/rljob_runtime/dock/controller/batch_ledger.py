@@ -1,10 +1,10 @@
-"""A controller's view of one batch: its groups and rows, which are ready, and what may be chosen.
+"""A controller's view of one batch: its groups and rows, which rows are ready, and which may be granted.
 
-Pure bookkeeping under `ControllerLedger`. A choice looks at the rows that it chooses, for a share at all
+Pure bookkeeping for `ControllerLedger`. Choosing rows looks at those rows only; choosing a share looks at all
 groups.
 """
 
-# n rows that are chosen, G groups
+# n chosen rows, G groups
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rljob_runtime.dock.controller.chosen import NO_ROWS, Chosen
-from rljob_runtime.dock.controller.lines import NOBODY
+from rljob_runtime.dock.controller.chosen import NO_ROWS, ChosenRows
+from rljob_runtime.dock.controller.lines import NO_KEYS
 from rljob_runtime.dock.controller.part import (
     LACKING,
     LEASED,
     UNKNOWN,
-    Part,
+    BatchShard,
 )
-from rljob_runtime.dock.controller.ready_rows import ReadyRows, of_groups, rows_of
-from rljob_runtime.dock.controller.shares import Groups, Shares
+from rljob_runtime.dock.controller.ready_rows import ReadyRows, map_groups, rows_of
+from rljob_runtime.dock.controller.shares import BatchGroups, BatchShares
 from rljob_runtime.dock.growing import Array
 from rljob_runtime.dock.rows import Share
 from rljob_runtime.dock.wire.messages import RowsNotice
@@ -29,14 +29,16 @@ from rljob_runtime.dock.wire.messages import RowsNotice
 
 @dataclass(slots=True, kw_only=True)
 class BatchLedger:
-    """One batch. needs: columns without which a row is not ready. total: rows that pass this state; 0 when
-    the batch does not.
+    """The state of one batch at a controller.
 
-    known, acked: rows by warehouse since it started, freed ones included. expected: rows that it
-    had before it restarted. settled: the state was done before a restart, so nothing is missed.
-    missed: names of those that went with a warehouse, until the state is done; what comes after does not
-    make up for them. excused: by warehouse, how many of them were put again and acknowledged before the
-    warehouse was heard again, which tells of them by number alone.
+    needs: columns without which a row is not ready. total: rows that pass this state; 0 when the batch does
+    not.
+
+    known, acked: rows by warehouse since it started, freed ones included. expected: rows that a warehouse had
+    before it restarted. settled: the state was done before a restart, so no row is missing. missed: names of
+    rows that were lost with a warehouse, until the state is done; later rows do not make up for them.
+    excused: by warehouse, how many of the missed rows were put again and acknowledged before the warehouse
+    reconnected; its snapshot only has their number.
     """
 
     name: str
@@ -47,42 +49,42 @@ class BatchLedger:
     known: Counter[int] = field(default_factory=Counter)
     acked: Counter[int] = field(default_factory=Counter)
     expected: Counter[int] = field(default_factory=Counter)
-    parts: dict[int, Part] = field(default_factory=dict)
+    shards: dict[int, BatchShard] = field(default_factory=dict)
     missed: set[str] = field(default_factory=set)
     excused: Counter[int] = field(default_factory=Counter)
     _ready: ReadyRows = field(init=False)
-    _shares: Shares = field(default_factory=Shares)
-    _in_order: Groups | None = None
+    _shares: BatchShares = field(default_factory=BatchShares)
+    _in_order: BatchGroups | None = None
 
     def __post_init__(self) -> None:
-        self._ready = ReadyRows(self.parts)
+        self._ready = ReadyRows(self.shards)
 
     @property
     def num_known(self) -> int:
-        """Rows that warehouses have or had."""
+        """The number of rows that warehouses store or have stored."""
         return self.known.total()
 
     @property
     def num_rows(self) -> int:
-        """Rows that are left."""
-        return sum(part.num_rows for part in self.parts.values())
+        """The number of rows that are not gone."""
+        return sum(shard.num_rows for shard in self.shards.values())
 
     @property
     def num_ready(self) -> int:
-        """Rows that may be claimed."""
-        return sum(int(part.groups["ready"].sum()) for part in self.parts.values())
+        """The number of rows that may be claimed."""
+        return sum(int(shard.groups["ready"].sum()) for shard in self.shards.values())
 
     @property
     def num_lost(self) -> int:
-        """Rows that were known before their warehouse restarted and were not put again."""
+        """The number of rows that were known before their warehouse restarted and were not put again."""
         if self.settled or not self.expected:
             return 0
-        fewer = sum(max(0, count - self.known[w]) for w, count in self.expected.items())
-        return max(fewer, len(self.missed) - self.excused.total())
+        num_missing = sum(max(0, count - self.known[w]) for w, count in self.expected.items())
+        return max(num_missing, len(self.missed) - self.excused.total())
 
     @property
     def finished(self) -> bool:
-        """True when the state has nothing to do here any more."""
+        """True when the state has nothing left to do in this batch."""
         settled = self.settled and not self.num_rows
         return self.dropped or settled or self.acked.total() == self.total
 
@@ -92,70 +94,73 @@ class BatchLedger:
         self.acked[warehouse] += acked
 
     def forget_counts(self, warehouse: int, *, lost: bool) -> None:
-        """A snapshot of the warehouse follows. lost: it restarted, and holds nothing of old."""
+        """Reset a warehouse's counts before its snapshot.
+
+        lost: it restarted without its earlier rows.
+        """
         if lost:
             self.settled = self.finished
             self.expected[warehouse] = max(self.expected[warehouse], self.known[warehouse])
-            part = self.parts.pop(warehouse, None)
-            self._ready.lost(warehouse)
+            shard = self.shards.pop(warehouse, None)
+            self._ready.drop_warehouse(warehouse)
             self._in_order = None
             self.excused[warehouse] = 0
-            if part is not None:
-                self.missed.update(part.names.all())
+            if shard is not None:
+                self.missed.update(shard.names.all())
         self.known[warehouse] = self.acked[warehouse] = 0
 
-    def part(self, warehouse: int) -> Part:
-        """The batch's rows there."""
-        part = self.parts.get(warehouse)
-        if part is None:
-            part = self.parts[warehouse] = Part(warehouse, self.needs)
-        return part
+    def shard(self, warehouse: int) -> BatchShard:
+        """Return the batch's shard in a warehouse; create it where there is none."""
+        shard = self.shards.get(warehouse)
+        if shard is None:
+            shard = self.shards[warehouse] = BatchShard(warehouse, self.needs)
+        return shard
 
-    def add(self, warehouse: int, told: RowsNotice) -> None:
-        """New rows. Raises ValueError where the notice contradicts itself or what is known."""
-        part = self.part(warehouse)
-        place = len(part.names)
-        ready = part.add(told)
+    def add(self, warehouse: int, notice: RowsNotice) -> None:
+        """Add new rows. Raises ValueError where the notice contradicts itself or the rows that are stored."""
+        shard = self.shard(warehouse)
+        first_name = len(shard.names)
+        ready = shard.add(notice)
         if self.missed:
-            self.missed.difference_update(part.names.at(np.arange(place, len(part.names))))
+            self.missed.difference_update(shard.names.at(np.arange(first_name, len(shard.names))))
         self._in_order = None
-        self._ready.add(part, ready)
+        self._ready.add(shard, ready)
 
-    def column_came(
+    def update_column(
         self, warehouse: int, column: str, numbers: Array, lengths: Array, versions: Array
     ) -> None:
-        """A needed column of rows is there; rows that are gone need it no more."""
-        part = self.part(warehouse)
-        self._ready.add(part, part.change(column, numbers, lengths, versions))
+        """Record the lengths of a column that arrived for rows; rows that are gone are ignored."""
+        shard = self.shard(warehouse)
+        self._ready.add(shard, shard.change(column, numbers, lengths, versions))
 
     def remove(self, warehouse: int, numbers: Array) -> None:
-        """Rows are no more; each was there."""
-        part = self.parts[warehouse]
-        part.remove(numbers)
-        self._ready.add_groups(part, numbers)
+        """Mark rows as gone; each must be present."""
+        shard = self.shards[warehouse]
+        shard.remove(numbers)
+        self._ready.add_groups(shard, numbers)
 
     def forget_rows(self) -> None:
-        """The state is done: what was kept of rows that are gone."""
+        """Free the memory of rows that are gone, once the state is done."""
         if not self.num_rows:
-            self.parts.clear()
-            self._ready = ReadyRows(self.parts)
+            self.shards.clear()
+            self._ready = ReadyRows(self.shards)
             self._in_order = None
 
-    def leased(self, chosen: Chosen, lease: int) -> None:
-        """Ready rows were given to somebody."""
-        for warehouse, _, numbers in chosen.pieces:
-            part = self.parts[warehouse]
-            part.lease(numbers, lease)
-            part.rows["attempt"][numbers] += 1
+    def mark_leased(self, chosen: ChosenRows, lease: int) -> None:
+        """Mark chosen rows as leased."""
+        for warehouse, _, numbers in chosen.chunks:
+            shard = self.shards[warehouse]
+            shard.lease(numbers, lease)
+            shard.rows["attempt"][numbers] += 1
 
-    def returned(self, warehouse: int, numbers: Array) -> None:
-        """Leased rows came back; they go first."""
-        part = self.parts[warehouse]
-        part.give_back(numbers)
-        self._ready.add_first(part, numbers)
+    def mark_returned(self, warehouse: int, numbers: Array) -> None:
+        """Make leased rows claimable again, before all others."""
+        shard = self.shards[warehouse]
+        shard.give_back(numbers)
+        self._ready.add_first(shard, numbers)
 
-    def choose(self, limit: int | None, whole_groups: bool, share: Share | None) -> Chosen:
-        """Rows for a claim, none when it must wait."""
+    def choose(self, limit: int | None, whole_groups: bool, share: Share | None) -> ChosenRows:
+        """Return rows for a claim, or none when it must wait."""
         if share is not None:
             return self._choose_share(share, limit)
         if whole_groups:
@@ -163,161 +168,172 @@ class BatchLedger:
         return self._ready.first_rows(self.num_ready if limit is None else limit)
 
     def done(self, share: Share | None) -> bool:
-        """True when every row (of the share) was acknowledged."""
+        """Return True when every row (of the share) was acknowledged."""
         if share is None or self.finished:
             return self.finished
         if self.num_known != self.total:
             return False
-        groups, whole = self._of_share(share)
-        return whole and not groups
+        groups, complete = self._share_groups(share)
+        return complete and not groups
 
     def reasons(self, share: Share | None) -> list[str]:
-        """What keeps rows from being claimed or the batch from being done."""
-        lines = []
+        """Describe what keeps rows from being claimed or the batch from being done."""
+        reasons = []
         if self.num_known < self.total:
-            lines.append(f"{self.num_known} of {self.total} rows were put")
-        groups = self._left()
+            reasons.append(f"{self.num_known} of {self.total} rows were put")
+        groups = self._remaining_groups()
         if share is not None:
-            found, whole = self._of_share(share)
-            groups = found if whole else groups
+            share_groups, complete = self._share_groups(share)
+            groups = share_groups if complete else groups
         for column, count in self.lacking(groups).most_common():
-            lines.append(f"{count} of {self.total} rows lack column {column}")
-        return lines
+            reasons.append(f"{count} of {self.total} rows lack column {column}")
+        return reasons
 
-    def lacking(self, groups: Groups | None = None) -> Counter[str]:
-        """Rows of these groups, of all, that lack each needed column."""
+    def lacking(self, groups: BatchGroups | None = None) -> Counter[str]:
+        """Count the rows of these groups (default: all) that lack each needed column."""
         counts: Counter[str] = Counter()
-        for warehouse, part in self.parts.items():
-            numbers = part.all_there()
+        for warehouse, shard in self.shards.items():
+            numbers = shard.all_present()
             if groups is not None:
-                numbers = part.rows_of(groups.place_G[groups.warehouse_G == warehouse])
+                numbers = shard.rows_of(groups.slot_G[groups.warehouse_G == warehouse])
             for column in self.needs:
-                if count := int((part.lengths(column)[numbers] == UNKNOWN).sum()):
+                if count := int((shard.lengths(column)[numbers] == UNKNOWN).sum()):
                     counts[column] += count
         return counts
 
-    def next_lacks(self, share: Share | None) -> frozenset[str] | None:
-        """Needed columns that the next rows lack, of the share where all rows are known. None: rows are
-        still to be put; empty: others hold what is left."""
+    def next_missing_columns(self, share: Share | None) -> frozenset[str] | None:
+        """Return the needed columns that the next rows lack: the share's, where all rows are known.
+
+        None: rows have yet to be put. Empty: the remaining rows are leased to others.
+        """
         known = self.num_known >= self.total
         if share is not None and known:
-            found, whole = self._of_share(share)
-            groups = found if whole else self._left()
-            for warehouse, place in zip(groups.warehouse_G, groups.place_G, strict=True):
-                part = self.parts[int(warehouse)]
-                if lacks := self._lacks(part, part.rows_of(np.array([place]))):
-                    return lacks
+            share_groups, complete = self._share_groups(share)
+            groups = share_groups if complete else self._remaining_groups()
+            for warehouse, slot in zip(groups.warehouse_G, groups.slot_G, strict=True):
+                shard = self.shards[int(warehouse)]
+                if missing := self._missing_columns(shard, shard.rows_of(np.array([slot]))):
+                    return missing
         elif share is None:
-            for part in self.parts.values():
-                first = np.flatnonzero(part.rows["status"] == LACKING)[:1]
-                if lacks := self._lacks(part, part.rows_of(part.group_of(first))):
-                    return lacks
+            for shard in self.shards.values():
+                first = np.flatnonzero(shard.rows["status"] == LACKING)[:1]
+                if missing := self._missing_columns(shard, shard.rows_of(shard.group_of(first))):
+                    return missing
         return frozenset() if known else None
 
-    def _lacks(self, part: Part, numbers: Array) -> frozenset[str]:
+    def _missing_columns(self, shard: BatchShard, numbers: Array) -> frozenset[str]:
         return frozenset(
-            column for column in self.needs if (part.lengths(column)[numbers] == UNKNOWN).any()
+            column for column in self.needs if (shard.lengths(column)[numbers] == UNKNOWN).any()
         )
 
-    def _choose_share(self, share: Share, limit: int | None) -> Chosen:
+    def _choose_share(self, share: Share, limit: int | None) -> ChosenRows:
         if self.num_known != self.total:
-            early = limit is not None and not share.window
-            return self._next_in_order(self._first_of(share), limit or 0) if early else NO_ROWS
-        groups, whole = self._of_share(share)
+            takes_prefix = limit is not None and not share.window
+            return (
+                self._next_in_order(self._known_prefix(share), limit or 0)
+                if takes_prefix
+                else NO_ROWS
+            )
+        groups, complete = self._share_groups(share)
         if limit is not None:
             return self._next_in_order(groups, limit)
-        if not whole or not self._are_ready(groups).all():
+        if not complete or not self._are_ready(groups).all():
             return NO_ROWS
-        return rows_of(self.parts, groups.warehouse_G, groups.place_G)
+        return rows_of(self.shards, groups.warehouse_G, groups.slot_G)
 
-    def _next_in_order(self, groups: Groups, limit: int) -> Chosen:
-        """The groups that follow those that are given, as far as they are ready; at least one whole."""
-        ready_G, given_G = self._are_ready(groups), self._given(groups)
-        first = int(given_G.argmin()) if not given_G.all() else len(given_G)
-        behind = ready_G[first:]
-        last = first + (int(behind.argmin()) if not behind.all() else len(behind))
+    def _next_in_order(self, groups: BatchGroups, limit: int) -> ChosenRows:
+        """Return the ready groups that follow the leased ones, at least one group."""
+        ready_G, leased_G = self._are_ready(groups), self._are_leased(groups)
+        first = int(leased_G.argmin()) if not leased_G.all() else len(leased_G)
+        next_ready_G = ready_G[first:]
+        last = first + (int(next_ready_G.argmin()) if not next_ready_G.all() else len(next_ready_G))
         if first == last:
             return NO_ROWS
-        found = groups.only(slice(first, last))
-        rows = of_groups(
-            self.parts, found.warehouse_G, found.place_G, lambda part, g: part.groups["left"][g]
+        granted = groups.select(slice(first, last))
+        rows = map_groups(
+            self.shards,
+            granted.warehouse_G,
+            granted.slot_G,
+            lambda shard, g: shard.groups["left"][g],
         ).cumsum()
-        number = max(1, int(np.searchsorted(rows, limit, side="right")))
-        return rows_of(self.parts, found.warehouse_G[:number], found.place_G[:number])
+        num_groups = max(1, int(np.searchsorted(rows, limit, side="right")))
+        return rows_of(self.shards, granted.warehouse_G[:num_groups], granted.slot_G[:num_groups])
 
-    def _are_ready(self, groups: Groups) -> Array:
-        found = of_groups(self.parts, groups.warehouse_G, groups.place_G, Part.ready_groups)
-        return found.astype(bool)
+    def _are_ready(self, groups: BatchGroups) -> Array:
+        ready_G = map_groups(
+            self.shards, groups.warehouse_G, groups.slot_G, BatchShard.ready_groups
+        )
+        return ready_G.astype(bool)
 
-    def _given(self, groups: Groups) -> Array:
-        """Which groups' rows, as far as they are left, are all leased."""
+    def _are_leased(self, groups: BatchGroups) -> Array:
+        """Return a mask of the groups whose remaining rows are all leased."""
 
-        def are_held(part: Part, places: Array) -> Array:
-            numbers = part.rows_of(places)
-            order = np.repeat(np.arange(len(places)), part.groups["left"][places])
-            leased = order[part.rows["status"][numbers] == LEASED]
-            counts = np.bincount(leased, minlength=len(places))
-            held: Array = counts == part.groups["left"][places]
-            return held
+        def shard_leased(shard: BatchShard, slots: Array) -> Array:
+            numbers = shard.rows_of(slots)
+            order = np.repeat(np.arange(len(slots)), shard.groups["left"][slots])
+            leased_order = order[shard.rows["status"][numbers] == LEASED]
+            counts = np.bincount(leased_order, minlength=len(slots))
+            all_leased: Array = counts == shard.groups["left"][slots]
+            return all_leased
 
-        return of_groups(self.parts, groups.warehouse_G, groups.place_G, are_held).astype(bool)
+        return map_groups(self.shards, groups.warehouse_G, groups.slot_G, shard_leased).astype(bool)
 
-    def _first_of(self, share: Share) -> Groups:
-        """The share's groups before the first that is still to come; those that are left of them."""
-        told = self._told()
-        mine = told.only(told.index_G % share.of == share.rank)
-        expected = share.rank + share.of * np.arange(len(mine.index_G))
-        there = mine.index_G == expected
-        number = int(there.argmin()) if not there.all() else len(there)
-        return self._that_are_left(mine.only(slice(0, number)))
+    def _known_prefix(self, share: Share) -> BatchGroups:
+        """Return the share's groups that are not gone, up to the first group that has not been put yet."""
+        known = self._known_groups()
+        share_groups = known.select(known.index_G % share.of == share.rank)
+        expected = share.rank + share.of * np.arange(len(share_groups.index_G))
+        present = share_groups.index_G == expected
+        length = int(present.argmin()) if not present.all() else len(present)
+        return self._with_rows_left(share_groups.select(slice(0, length)))
 
-    def _of_share(self, share: Share) -> tuple[Groups, bool]:
-        return self._shares.groups(share, self._left(), self._values)
+    def _share_groups(self, share: Share) -> tuple[BatchGroups, bool]:
+        return self._shares.groups(share, self._remaining_groups(), self._values)
 
-    def _values(self, groups: Groups) -> list[int] | None:
-        """Values of the needed columns of each group's rows; None while a row lacks one."""
-        found_G = np.zeros(len(groups.index_G), dtype=np.int64)
-        for warehouse, part in self.parts.items():
-            own = np.flatnonzero(groups.warehouse_G == warehouse)
-            numbers = part.rows_of(groups.place_G[own])
-            if (part.rows["status"][numbers] == LACKING).any():
+    def _values(self, groups: BatchGroups) -> list[int] | None:
+        """Return the sum of the needed columns' lengths of each group; None while a row lacks one."""
+        totals_G = np.zeros(len(groups.index_G), dtype=np.int64)
+        for warehouse, shard in self.shards.items():
+            indices = np.flatnonzero(groups.warehouse_G == warehouse)
+            numbers = shard.rows_of(groups.slot_G[indices])
+            if (shard.rows["status"][numbers] == LACKING).any():
                 return None
-            order = np.repeat(own, part.groups["left"][groups.place_G[own]])
+            order = np.repeat(indices, shard.groups["left"][groups.slot_G[indices]])
             for column in self.needs:
-                np.add.at(found_G, order, part.lengths(column)[numbers])
-        values: list[int] = found_G.tolist()
+                np.add.at(totals_G, order, shard.lengths(column)[numbers])
+        values: list[int] = totals_G.tolist()
         return values
 
-    def _told(self) -> Groups:
-        """All groups that were told of, in order of their numbers."""
+    def _known_groups(self) -> BatchGroups:
+        """Return all groups that warehouses have announced, in order of their indices."""
         if self._in_order is None:
-            index = [part.groups["index"] for part in self.parts.values()]
-            index_G = np.concatenate([NOBODY, *index])
-            warehouse_G = np.repeat(np.array([*self.parts], dtype=np.int64), [*map(len, index)])
-            place_G = np.concatenate([NOBODY, *(np.arange(len(own)) for own in index)])
+            index = [shard.groups["index"] for shard in self.shards.values()]
+            index_G = np.concatenate([NO_KEYS, *index])
+            warehouse_G = np.repeat(np.array([*self.shards], dtype=np.int64), [*map(len, index)])
+            slot_G = np.concatenate([NO_KEYS, *(np.arange(len(indices)) for indices in index)])
             order = np.argsort(index_G, kind="stable")
-            self._in_order = Groups(index_G, warehouse_G, place_G).only(order)
+            self._in_order = BatchGroups(index_G, warehouse_G, slot_G).select(order)
         return self._in_order
 
-    def _left(self) -> Groups:
-        return self._that_are_left(self._told())
+    def _remaining_groups(self) -> BatchGroups:
+        return self._with_rows_left(self._known_groups())
 
-    def _that_are_left(self, groups: Groups) -> Groups:
-        left = of_groups(
-            self.parts, groups.warehouse_G, groups.place_G, lambda part, g: part.groups["left"][g]
+    def _with_rows_left(self, groups: BatchGroups) -> BatchGroups:
+        left = map_groups(
+            self.shards, groups.warehouse_G, groups.slot_G, lambda shard, g: shard.groups["left"][g]
         )
-        return groups.only(left > 0)
+        return groups.select(left > 0)
 
 
 def rows_by_name(
     batches: Iterable[BatchLedger], uids: Sequence[str]
 ) -> list[tuple[BatchLedger, int, Array]]:
-    """Where rows of these names are, of all that are left: batch, warehouse, numbers."""
-    wanted, found = set(uids), []
+    """Locate the rows of these names that are not gone: batch, warehouse, numbers."""
+    names, located_rows = set(uids), []
     for batch in batches:
-        for warehouse, part in batch.parts.items():
-            numbers = part.all_there()
-            own = [uid in wanted for uid in part.uids(numbers)]
-            if any(own):
-                found.append((batch, warehouse, numbers[np.array(own)]))
-    return found
+        for warehouse, shard in batch.shards.items():
+            numbers = shard.all_present()
+            is_named = [uid in names for uid in shard.uids(numbers)]
+            if any(is_named):
+                located_rows.append((batch, warehouse, numbers[np.array(is_named)]))
+    return located_rows

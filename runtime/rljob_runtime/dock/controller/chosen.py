@@ -1,4 +1,4 @@
-"""Rows that a claim is given, in their order. Pure."""
+"""Rows that a claim is granted, in order. Pure."""
 
 # n rows
 
@@ -12,29 +12,32 @@ from rljob_runtime.dock.growing import Array
 ALL = slice(None)
 
 
-class Chosen(NamedTuple):
-    """Rows in an order. pieces: warehouse, places of its rows in the order, and their numbers there."""
+class ChosenRows(NamedTuple):
+    """Rows in the order in which they are granted.
 
-    pieces: Sequence[tuple[int, Array | slice, Array]]
+    chunks: for each warehouse, the positions of its rows in that order, and their numbers there.
+    """
+
+    chunks: Sequence[tuple[int, Array | slice, Array]]
 
     @classmethod
-    def of(cls, warehouse_n: Array, number_n: Array) -> "Chosen":
-        """Rows of any warehouses, [n] each."""
-        found = []
+    def from_rows(cls, warehouse_n: Array, number_n: Array) -> "ChosenRows":
+        """Build the selection from rows of any warehouses, [n] each."""
+        chunks = []
         for warehouse in np.unique(warehouse_n).tolist():
-            places = np.flatnonzero(warehouse_n == warehouse)
-            found.append((warehouse, places, number_n[places]))
-        return cls(found)
+            positions = np.flatnonzero(warehouse_n == warehouse)
+            chunks.append((warehouse, positions, number_n[positions]))
+        return cls(chunks)
 
     @classmethod
-    def of_one(cls, warehouse: int, number_n: Array) -> "Chosen":
-        """Rows of one warehouse."""
+    def from_warehouse(cls, warehouse: int, number_n: Array) -> "ChosenRows":
+        """Build the selection from rows of one warehouse."""
         return cls([(warehouse, ALL, number_n)] if len(number_n) else ())
 
     @property
     def num_rows(self) -> int:
-        """How many."""
-        return sum(len(numbers) for _, _, numbers in self.pieces)
+        """The number of rows."""
+        return sum(len(numbers) for _, _, numbers in self.chunks)
 
 
-NO_ROWS = Chosen(())
+NO_ROWS = ChosenRows(())

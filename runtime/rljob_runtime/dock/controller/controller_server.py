@@ -1,7 +1,7 @@
 """The controller server: `ControllerLedger` behind a socket, fed by the warehouses.
 
-One process a worker state, placed with its workers. Claims that cannot be met wait here until a
-broadcast makes rows ready; nothing polls.
+There is one process for each worker state, placed with its workers. Claims that cannot be granted wait here
+until a broadcast makes rows ready; there is no polling.
 """
 
 import asyncio
@@ -13,27 +13,27 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
+from rljob_runtime.dock.controller.claims import ClaimGrant, ClaimRequest
 from rljob_runtime.dock.controller.ledger import ControllerLedger
 from rljob_runtime.dock.controller.ledger_inspection import inspection
 from rljob_runtime.dock.controller.subscription import Subscription
-from rljob_runtime.dock.controller.waits import Waiting
+from rljob_runtime.dock.controller.waits import ParkedClaim
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.wire.messages import (
-    AskController,
-    Claim,
+    AskControllerStats,
+    ClaimAnswer,
+    ClaimRows,
     ControllerStats,
     ControllerWelcome,
     GiveBack,
-    Granted,
     Hello,
     Inspect,
     Inspection,
     Notices,
     OwnerGone,
     Renew,
-    Renewed,
-    Returned,
+    RenewAnswer,
+    ReturnedRows,
     Snapshot,
     Subscribe,
 )
@@ -43,8 +43,10 @@ from rljob_runtime.errors import DockError, DockRefused, DockTimeout
 
 
 class ControllerServer(DockServer):
-    """Serves one state's claims. warehouses: (host, port) of each, in the dock's order, or a function
-    that says where it is now."""
+    """Serves one state's claims.
+
+    warehouses: (host, port) of each, in the dock's order, or a function that returns the current address.
+    """
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class ControllerServer(DockServer):
             epoch=secrets.token_hex(8),
             num_warehouses=len(warehouses),
         )
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[ParkedClaim] = deque()
         self._sessions: dict[str, set[Peer]] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._subscriptions = [
@@ -87,28 +89,28 @@ class ControllerServer(DockServer):
                     owner=self.role,
                     session=self.ledger.epoch,
                 ),
-                wish=Subscribe(state=state, needs=sorted(needs), seen=[]),
+                subscribe=Subscribe(state=state, needs=sorted(needs), seen=[]),
                 on_snapshot=self._take_snapshot,
                 on_notices=self._take_notices,
             )
             for index, address in enumerate(warehouses)
         ]
-        self.answer(Claim, self._claim)
+        self.answer(ClaimRows, self._claim)
         self.answer(Renew, self._renew)
         self.answer(GiveBack, self._give_back)
         self.answer(OwnerGone, self._owner_gone)
-        self.answer(AskController, self._stats)
+        self.answer(AskControllerStats, self._stats)
         self.answer(Inspect, self._inspect)
 
     async def start(self) -> tuple[str, int]:
-        """Listen and subscribe to the warehouses; does not wait for them."""
+        """Listen and subscribe to the warehouses, without waiting for them."""
         address = await super().start()
         for subscription in self._subscriptions:
             subscription.start()
         return address
 
     async def stop(self) -> None:
-        """End the subscriptions, then the server."""
+        """Stop the subscriptions, then the server."""
         if self._alarm is not None:
             self._alarm.cancel()
         for subscription in self._subscriptions:
@@ -116,36 +118,36 @@ class ControllerServer(DockServer):
         await super().stop()
 
     def welcome(self) -> ControllerWelcome:
-        """A peer learns how often to renew."""
-        known = msgspec.structs.asdict(super().welcome())
-        return ControllerWelcome(**known, lease_seconds=self.ledger.lease_seconds)
+        """Return the welcome, from which a peer learns how often to renew its leases."""
+        fields = msgspec.structs.asdict(super().welcome())
+        return ControllerWelcome(**fields, lease_seconds=self.ledger.lease_seconds)
 
-    def lost(self, peer: Peer) -> None:
-        """The last connection of an owner's process is gone: its rows go back at once."""
+    def peer_lost(self, peer: Peer) -> None:
+        """Release the rows of an owner's process immediately when its last connection is gone."""
         peers = self._sessions.get(peer.session, set())
         peers.discard(peer)
         if not peers and self._sessions.pop(peer.session, None) is not None:
             with self._change():
                 self.ledger.owner_gone(peer.owner, peer.session)
 
-    def _claim(self, peer: Peer, message: Claim, _: memoryview) -> Answer:
+    def _claim(self, peer: Peer, message: ClaimRows, _: memoryview) -> Answer:
         self._sessions.setdefault(peer.session, set()).add(peer)
         request = _claim_request(peer, message)
         grant = self.ledger.claim(request, time.monotonic())
         if grant is not None:
             self._set_alarm()
-            return _granted(grant)
+            return _claim_answer(grant)
         return self._wait(request, message.timeout)
 
     async def _wait(self, request: ClaimRequest, timeout_seconds: float) -> Reply:
-        waiting = Waiting(
+        waiting = ParkedClaim(
             request=request,
             answer=asyncio.get_running_loop().create_future(),
-            keeps=lambda: self._awaited(request),
+            awaited_state=lambda: self._awaited_state(request),
             since=time.monotonic(),
         )
         self._waiting.append(waiting)
-        self._answer_parked()  # a broadcast may have come between the claim and this turn of the loop
+        self._answer_parked()  # a broadcast may have arrived between the claim and this turn of the loop
         try:
             return await asyncio.wait_for(waiting.answer, timeout_seconds)
         except TimeoutError:
@@ -157,25 +159,29 @@ class ControllerServer(DockServer):
 
     def _renew(self, peer: Peer, message: Renew, _: memoryview) -> Reply:
         self._sessions.setdefault(peer.session, set()).add(peer)
-        now, lost = time.monotonic(), []
-        for held in message.leases:
+        time_s, lost = time.monotonic(), []
+        for leased in message.leases:
             lost += self.ledger.renew(
-                held.lease, owner=peer.owner, session=peer.session, uids=held.uids, now=now
+                leased.lease,
+                owner=peer.owner,
+                session=peer.session,
+                uids=leased.uids,
+                time_s=time_s,
             )
         self._set_alarm()
-        return Reply(message=Renewed(lost=lost))
+        return Reply(message=RenewAnswer(lost=lost))
 
     def _give_back(self, peer: Peer, message: GiveBack, _: memoryview) -> Reply:
         with self._change():
             returned = self.ledger.give_back(message.lease, message.uids)
-        return Reply(message=Returned(returned=returned))
+        return Reply(message=ReturnedRows(returned=returned))
 
     def _owner_gone(self, peer: Peer, message: OwnerGone, _: memoryview) -> Reply:
         with self._change():
             returned = self.ledger.owner_gone(message.owner)
-        return Reply(message=Returned(returned=returned))
+        return Reply(message=ReturnedRows(returned=returned))
 
-    def _stats(self, peer: Peer, message: AskController, _: memoryview) -> Reply:
+    def _stats(self, peer: Peer, message: AskControllerStats, _: memoryview) -> Reply:
         ledger = self.ledger
         holders: Counter[str] = Counter()
         for lease in ledger.leases.values():
@@ -199,54 +205,57 @@ class ControllerServer(DockServer):
         )
 
     def _inspect(self, peer: Peer, message: Inspect, _: memoryview) -> Reply:
-        now = time.monotonic()
-        told = inspection(self.ledger, self._waiting, now, lambda w: self._awaited(w.request))
-        return Reply(message=Inspection(told={"role": self.role, **told}))
+        time_s = time.monotonic()
+        state = inspection(
+            self.ledger, self._waiting, time_s, lambda w: self._awaited_state(w.request)
+        )
+        return Reply(message=Inspection(told={"role": self.role, **state}))
 
-    def _take_snapshot(self, warehouse: int, told: Snapshot) -> None:
+    def _take_snapshot(self, warehouse: int, snapshot: Snapshot) -> None:
         with self._change():
             self.ledger.apply_snapshot(
-                warehouse, told.epoch, told.batches, told.rows, time.monotonic()
+                warehouse, snapshot.epoch, snapshot.batches, snapshot.rows, time.monotonic()
             )
 
     def _take_notices(self, warehouse: int, notices: Notices) -> None:
         with self._change():
             self.ledger.apply(warehouse, notices)
 
-    def _awaited(self, request: ClaimRequest) -> str:
-        """The state that a claim waits for: its own where others hold what is left."""
-        lacks = self.ledger.next_lacks(request)
-        if lacks is not None and not lacks:
+    def _awaited_state(self, request: ClaimRequest) -> str:
+        """Return the state that a claim waits for: its own where others hold the remaining rows."""
+        missing = self.ledger.next_missing_columns(request)
+        if missing is not None and not missing:
             return self.ledger.state
-        return self._graph.first_writer(lacks or ())
+        return self._graph.first_writer(missing or ())
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:
-        """Around a change of the ledger: parked claims learn what they waited for, and are answered."""
-        now = time.monotonic()
+        """Wrap a change of the ledger: attribute the waiting time of parked claims before it, answer them
+        after it."""
+        time_s = time.monotonic()
         for waiting in self._waiting:
             if not waiting.answer.done():
-                waiting.tell_apart(now)
+                waiting.attribute(time_s)
         yield
         self._answer_parked()
 
     def _answer_parked(self) -> None:
-        """Answer every parked claim that can be met now, oldest first."""
-        now = time.monotonic()
+        """Answer every parked claim that can be granted, oldest first."""
+        time_s = time.monotonic()
         for waiting in list(self._waiting):
             if waiting.answer.done():
                 continue
             try:
-                grant = self.ledger.claim(waiting.request, now)
+                grant = self.ledger.claim(waiting.request, time_s)
             except DockError as error:
                 waiting.answer.set_exception(error)
                 continue
             if grant is not None:
-                waiting.answer.set_result(_granted(grant, waiting.waited(now)))
+                waiting.answer.set_result(_claim_answer(grant, waiting.finish(time_s)))
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """Wake when the first lease expires. Renewals only move it later, so one alarm is enough."""
+        """Schedule the expiry of the first lease. Renewals only move it later, so one alarm is enough."""
         if self._alarm is None and (deadline := self.ledger.leases.next_deadline()) is not None:
             loop = asyncio.get_running_loop()
             self._alarm = loop.call_later(max(0.0, deadline - time.monotonic()), self._ring)
@@ -257,7 +266,7 @@ class ControllerServer(DockServer):
             self.ledger.expire(time.monotonic())
 
 
-def _claim_request(peer: Peer, claim: Claim) -> ClaimRequest:
+def _claim_request(peer: Peer, claim: ClaimRows) -> ClaimRequest:
     limit, share = claim.limit, claim.share
     if limit is not None and limit < 1:
         raise DockRefused(f"claim of {claim.batch} with limit={limit}: it is at least 1")
@@ -278,9 +287,9 @@ def _claim_request(peer: Peer, claim: Claim) -> ClaimRequest:
     )
 
 
-def _granted(grant: Grant, waited: dict[str, float] | None = None) -> Reply:
+def _claim_answer(grant: ClaimGrant, waited: dict[str, float] | None = None) -> Reply:
     return Reply(
-        message=Granted(
+        message=ClaimAnswer(
             rows=grant.rows,
             done=grant.done,
             lease=grant.lease,

@@ -1,4 +1,5 @@
-"""Who holds which rows of one controller's state, and until when. Pure; the controller's ledger asks it."""
+"""Leases of one controller's state: who holds which rows, and until when. Pure; used by the controller's
+ledger."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -7,16 +8,17 @@ from itertools import takewhile
 import numpy as np
 
 from rljob_runtime.dock.controller.batch_ledger import BatchLedger
-from rljob_runtime.dock.controller.chosen import Chosen
-from rljob_runtime.dock.controller.part import Part
+from rljob_runtime.dock.controller.chosen import ChosenRows
+from rljob_runtime.dock.controller.part import BatchShard
 from rljob_runtime.dock.growing import Array
 
 
 @dataclass(slots=True, kw_only=True)
 class Lease:
-    """Rows that one owner holds since `since`, until `deadline` or until they are acknowledged.
+    """Rows that one owner has leased since `since`, until `deadline` or until they are acknowledged.
 
-    number: in the parts' arrays. given: what it was given of each batch. num_rows: that it holds still.
+    number: the lease's number in the shards' arrays. grants: rows that it was granted, by batch. num_rows:
+    how many of them it still holds.
     """
 
     id: str
@@ -25,30 +27,33 @@ class Lease:
     session: str
     since: float
     deadline: float
-    given: list[tuple[BatchLedger, Chosen]] = field(default_factory=list)
+    grants: list[tuple[BatchLedger, ChosenRows]] = field(default_factory=list)
     num_rows: int = 0
 
-    def held(self) -> list[tuple[BatchLedger, int, Array]]:
-        """Its rows: batch, warehouse, numbers there in the order in which they were given."""
-        found = []
-        for batch, chosen in self.given:
-            for warehouse, _, numbers in chosen.pieces:
-                part = batch.parts.get(warehouse)
-                if part is not None:
-                    numbers = numbers[numbers < part.rows.length]
-                    own = numbers[part.rows["lease"][numbers] == self.number]
-                    if len(own):
-                        found.append((batch, warehouse, own))
-        return found
+    def leased_rows(self) -> list[tuple[BatchLedger, int, Array]]:
+        """Return the lease's rows: batch, warehouse, numbers there in the order in which they were
+        granted."""
+        leased = []
+        for batch, chosen in self.grants:
+            for warehouse, _, numbers in chosen.chunks:
+                shard = batch.shards.get(warehouse)
+                if shard is not None:
+                    numbers = numbers[numbers < shard.rows.length]
+                    local_numbers = numbers[shard.rows["lease"][numbers] == self.number]
+                    if len(local_numbers):
+                        leased.append((batch, warehouse, local_numbers))
+        return leased
 
     def uids(self) -> list[str]:
-        """Names of its rows."""
-        return [uid for batch, w, numbers in self.held() for uid in batch.parts[w].uids(numbers)]
+        """Return the uids of the lease's rows."""
+        return [
+            uid for batch, w, numbers in self.leased_rows() for uid in batch.shards[w].uids(numbers)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Announced:
-    """A lease of this controller's predecessor, as its owner told it."""
+class AnnouncedLease:
+    """A lease that a former process of this controller granted, as its owner announced it."""
 
     lease: str
     owner: str
@@ -57,26 +62,27 @@ class Announced:
 
 
 class Leases(OrderedDict[str, Lease]):
-    """The leases that live, by id: all live equally long, so that the first is the first to expire.
+    """The live leases by id, in order of expiry, since all leases have the same duration.
 
-    epoch: unique for each start of the controller, part of every id. expired: how many did.
+    epoch: unique for each start of the controller, a prefix of every id. expired: the number of expired
+    leases.
     """
 
     def __init__(self, *, epoch: str, seconds: float) -> None:
         super().__init__()
         self.epoch, self.seconds = epoch, seconds
         self.expired = 0
-        self._given = 0
-        self._numbers = 0
+        self._num_ids = 0
+        self._last_number = 0
         self._by_number: dict[int, Lease] = {}
 
     def next_id(self) -> str:
-        """For a new lease."""
-        self._given += 1
-        return f"{self.epoch}-{self._given}"
+        """Return the id of a new lease."""
+        self._num_ids += 1
+        return f"{self.epoch}-{self._num_ids}"
 
     def foreign(self, lease_id: str) -> bool:
-        """True for one that another start of the controller gave."""
+        """Return True for a lease that another start of the controller granted."""
         return not lease_id.startswith(f"{self.epoch}-")
 
     def hold(
@@ -86,82 +92,82 @@ class Leases(OrderedDict[str, Lease]):
         owner: str,
         session: str,
         batch: BatchLedger,
-        chosen: Chosen,
-        now: float,
+        chosen: ChosenRows,
+        time_s: float,
     ) -> Lease:
-        """Give rows of a batch to the owner under this lease, new or not."""
+        """Lease rows of a batch to the owner; the lease is created where it does not exist."""
         lease = self.get(lease_id)
         if lease is None:
-            self._numbers += 1
+            self._last_number += 1
             lease = Lease(
                 id=lease_id,
-                number=self._numbers,
+                number=self._last_number,
                 owner=owner,
                 session=session,
-                since=now,
-                deadline=now + self.seconds,
+                since=time_s,
+                deadline=time_s + self.seconds,
             )
             self[lease_id] = self._by_number[lease.number] = lease
-        batch.leased(chosen, lease.number)
-        lease.given.append((batch, chosen))
+        batch.mark_leased(chosen, lease.number)
+        lease.grants.append((batch, chosen))
         lease.num_rows += chosen.num_rows
         return lease
 
-    def renew(self, lease_id: str, uids: list[str], now: float) -> list[str]:
-        """Move a lease's deadline; returns the uids that it does not hold any more."""
+    def renew(self, lease_id: str, uids: list[str], time_s: float) -> list[str]:
+        """Extend a lease's deadline; return the uids that it does not hold any more."""
         lease = self.get(lease_id)
         if lease is None:
             return list(uids)
-        lease.deadline = now + self.seconds
+        lease.deadline = time_s + self.seconds
         self.move_to_end(lease_id)
-        if len(uids) == lease.num_rows and not self._left_some(lease):
+        if len(uids) == lease.num_rows and not self._has_released_rows(lease):
             return []
-        held = set(lease.uids())
-        return [uid for uid in uids if uid not in held]
+        leased_uids = set(lease.uids())
+        return [uid for uid in uids if uid not in leased_uids]
 
-    def leave(self, part: Part, numbers: Array) -> None:
-        """Rows are held no more; a lease without rows ends."""
-        held = part.rows["lease"][numbers]
-        if len(held) and (held == held[0]).all():
-            self._less(int(held[0]), len(held))
+    def remove_rows(self, shard: BatchShard, numbers: Array) -> None:
+        """Take rows out of their leases; a lease without rows ends."""
+        lease_numbers = shard.rows["lease"][numbers]
+        if len(lease_numbers) and (lease_numbers == lease_numbers[0]).all():
+            self._decrease(int(lease_numbers[0]), len(lease_numbers))
             return
-        for number, count in zip(*np.unique(held, return_counts=True), strict=True):
-            self._less(int(number), int(count))
+        for number, count in zip(*np.unique(lease_numbers, return_counts=True), strict=True):
+            self._decrease(int(number), int(count))
 
-    def _less(self, number: int, rows: int) -> None:
+    def _decrease(self, number: int, num_rows: int) -> None:
         lease = self._by_number.get(number)
         if lease is not None:
-            lease.num_rows -= rows
+            lease.num_rows -= num_rows
             if not lease.num_rows:
                 del self[lease.id], self._by_number[number]
 
-    def of(self, owner: str, session: str | None) -> list[Lease]:
-        """Those of an owner, or of one of its processes."""
+    def of_owner(self, owner: str, session: str | None) -> list[Lease]:
+        """Return the leases of an owner, or of one of its processes."""
         return [
             lease
             for lease in self.values()
             if lease.owner == owner and session in (None, lease.session)
         ]
 
-    def late(self, now: float) -> list[Lease]:
-        """Those whose deadline has passed, which count as expired from now on."""
-        late = list(takewhile(lambda lease: lease.deadline <= now, self.values()))
-        self.expired += len(late)
-        return late
+    def overdue(self, time_s: float) -> list[Lease]:
+        """Return the leases whose deadline has passed, and count them as expired."""
+        overdue = list(takewhile(lambda lease: lease.deadline <= time_s, self.values()))
+        self.expired += len(overdue)
+        return overdue
 
     def next_deadline(self) -> float | None:
-        """When the first one expires."""
+        """Return the deadline of the lease that expires first."""
         first = next(iter(self.values()), None)
         return None if first is None else first.deadline
 
     def holders(self, batch: str) -> dict[str, int]:
-        """Rows of the batch that each owner holds; owners without any are left out."""
+        """Count the rows of the batch that each owner holds; owners without rows are left out."""
         counts: dict[str, int] = {}
         for lease in self.values():
-            for held, _, numbers in lease.held():
-                if held.name == batch:
+            for leased_batch, _, numbers in lease.leased_rows():
+                if leased_batch.name == batch:
                     counts[lease.owner] = counts.get(lease.owner, 0) + len(numbers)
         return counts
 
-    def _left_some(self, lease: Lease) -> bool:
-        return lease.num_rows < sum(chosen.num_rows for _, chosen in lease.given)
+    def _has_released_rows(self, lease: Lease) -> bool:
+        return lease.num_rows < sum(chosen.num_rows for _, chosen in lease.grants)

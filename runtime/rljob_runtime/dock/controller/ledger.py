@@ -1,7 +1,7 @@
-"""What one controller knows: which rows its state may claim, who holds them, what is done.
+"""Metadata of one controller's rows: which rows its state may claim, who holds them, which are done.
 
-Pure: no I/O, and `now` comes in. The controller server applies the warehouses' broadcasts to it,
-asks it for claims, and asks again for parked ones after each change.
+Pure: it does no I/O and gets the time as an argument. The controller server applies the warehouses'
+broadcasts, submits claims, and submits parked claims again after each change.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,25 +10,26 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rljob_runtime.dock.controller.batch_ledger import BatchLedger, rows_by_name
-from rljob_runtime.dock.controller.chosen import Chosen
-from rljob_runtime.dock.controller.claims import ClaimRequest, Grant, check_age, claimed
-from rljob_runtime.dock.controller.leases import Announced, Lease, Leases
-from rljob_runtime.dock.controller.lines import NOBODY
-from rljob_runtime.dock.controller.part import READY, UNKNOWN, only_rows
+from rljob_runtime.dock.controller.chosen import ChosenRows
+from rljob_runtime.dock.controller.claims import ClaimGrant, ClaimRequest, check_age, claimed_rows
+from rljob_runtime.dock.controller.leases import AnnouncedLease, Lease, Leases
+from rljob_runtime.dock.controller.lines import NO_KEYS
+from rljob_runtime.dock.controller.part import READY, UNKNOWN, select_rows
 from rljob_runtime.dock.growing import Array
 from rljob_runtime.dock.warehouse.epoch import start_of
-from rljob_runtime.dock.wire.messages import BatchNotice, Notices, RowsNotice, numbers_of
+from rljob_runtime.dock.wire.messages import BatchNotice, Notices, RowsNotice, unpack_numbers
 from rljob_runtime.errors import DockLost
 
 REMEMBERED_BATCHES = 1000
-"""Finished batches whose counts are kept, so that a late claim is told that they are done."""
+"""Number of finished batches whose counts are retained, so that a late claim is answered with `done`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ControllerLedger:
-    """Metadata of one state's rows. epoch: unique for each start.
+    """Metadata of one state's rows.
 
-    acknowledged: rows, as the warehouses told since it started.
+    epoch: unique for each start. acknowledged: number of rows that the warehouses reported as acknowledged
+    since it started.
     """
 
     state: str
@@ -40,15 +41,15 @@ class ControllerLedger:
     leases: Leases = field(init=False)
     warehouse_epochs: dict[int, str] = field(default_factory=dict)
     acknowledged: int = 0
-    _last_grants: dict[str, tuple[str, Grant]] = field(default_factory=dict)
-    _announced: dict[str, Announced] = field(default_factory=dict)
+    _last_grants: dict[str, tuple[str, ClaimGrant]] = field(default_factory=dict)
+    _announced: dict[str, AnnouncedLease] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.leases = Leases(epoch=self.epoch, seconds=self.lease_seconds)
 
     @property
     def num_rows(self) -> int:
-        """Rows that the state has not acknowledged."""
+        """The number of rows that the state has not acknowledged."""
         return sum(batch.num_rows for batch in self.batches.values())
 
     @property
@@ -56,10 +57,10 @@ class ControllerLedger:
         """True once every warehouse has sent a snapshot."""
         return len(self.warehouse_epochs) == self.num_warehouses
 
-    def claim(self, request: ClaimRequest, now: float) -> Grant | None:
-        """Lease rows to the owner; None when it must wait. Raises DockLost, DockStale.
+    def claim(self, request: ClaimRequest, time_s: float) -> ClaimGrant | None:
+        """Lease rows to the owner; None when the claim must wait. Raises DockLost, DockStale.
 
-        A repeated request gets the same answer again as long as its lease lives.
+        A repeated request gets the same grant as long as its lease lives.
         """
         last = self._last_grants.get(request.session)
         if last is not None and last[0] == request.request and last[1].lease in self.leases:
@@ -78,70 +79,72 @@ class ControllerLedger:
         if request.min_version is not None:
             check_age(batch, chosen, request.min_version)
         if chosen.num_rows:
-            return self._grant(request, batch, chosen, now)
+            return self._grant(request, batch, chosen, time_s)
         if batch.done(request.share):
-            return Grant(rows=None, done=True, lease="")
+            return ClaimGrant(rows=None, done=True, lease="")
         return None
 
     def renew(
-        self, lease_id: str, *, owner: str, session: str, uids: Sequence[str], now: float
+        self, lease_id: str, *, owner: str, session: str, uids: Sequence[str], time_s: float
     ) -> list[str]:
-        """Move a lease's deadline; returns the uids that it does not hold any more.
+        """Extend a lease's deadline; return the uids that it does not hold any more.
 
-        A lease that this controller never gave (it was restarted) is taken over with those of its
-        rows that nobody has claimed since; until every warehouse was heard, none is called lost.
+        A lease that an earlier process of this controller granted is adopted, with those of its rows that are
+        not claimed. Until every warehouse has sent its snapshot, none of its rows counts as lost.
         """
         if self.leases.foreign(lease_id):
-            announced = Announced(lease=lease_id, owner=owner, session=session, uids=tuple(uids))
-            self._adopt(announced, now)
+            announced = AnnouncedLease(
+                lease=lease_id, owner=owner, session=session, uids=tuple(uids)
+            )
+            self._adopt(announced, time_s)
             if not self.synced:
                 self._announced[lease_id] = announced
                 return []
-        return self.leases.renew(lease_id, list(uids), now)
+        return self.leases.renew(lease_id, list(uids), time_s)
 
     def give_back(self, lease_id: str, uids: Iterable[str]) -> int:
-        """Return rows before they are done; returns how many."""
-        lease, named = self.leases.get(lease_id), set(uids)
+        """Return rows before they are done; return their number."""
+        lease, names = self.leases.get(lease_id), set(uids)
         returned = 0
-        for batch, warehouse, numbers in lease.held() if lease is not None else ():
-            own = np.array([uid in named for uid in batch.parts[warehouse].uids(numbers)])
-            if own.any():
-                self._release(batch, warehouse, numbers[own])
-                returned += int(own.sum())
+        for batch, warehouse, numbers in lease.leased_rows() if lease is not None else ():
+            is_named = np.array([uid in names for uid in batch.shards[warehouse].uids(numbers)])
+            if is_named.any():
+                self._release(batch, warehouse, numbers[is_named])
+                returned += int(is_named.sum())
         return returned
 
     def owner_gone(self, owner: str, session: str | None = None) -> int:
-        """Return all rows of an owner (of one of its processes); returns how many."""
-        gone = self.leases.of(owner, session)
+        """Return all rows of an owner (or of one of its processes); return their number."""
+        leases = self.leases.of_owner(owner, session)
         if session is not None:
             self._last_grants.pop(session, None)
-        for known in [a for a in self._announced.values() if a.owner == owner]:
-            if session in (None, known.session):
-                del self._announced[known.lease]
-        return self._return(gone)
+        for announced in [a for a in self._announced.values() if a.owner == owner]:
+            if session in (None, announced.session):
+                del self._announced[announced.lease]
+        return self._return(leases)
 
-    def expire(self, now: float) -> int:
-        """Return rows of leases past their deadline; returns how many."""
-        return self._return(self.leases.late(now))
+    def expire(self, time_s: float) -> int:
+        """Return the rows of leases past their deadline; return their number."""
+        return self._return(self.leases.overdue(time_s))
 
-    def apply(self, warehouse: int, news: Notices) -> None:
-        """What a warehouse broadcast."""
-        for batch in news.batches:
+    def apply(self, warehouse: int, notices: Notices) -> None:
+        """Apply a warehouse's broadcast."""
+        for batch in notices.batches:
             self._batch(batch)
-        for rows in news.rows:
+        for rows in notices.rows:
             self._add(warehouse, rows)
-            self.batches[rows.batch].known[warehouse] += len(numbers_of(rows.numbers))
-        for told in news.columns:
-            self.batches[told.batch].column_came(
+            self.batches[rows.batch].known[warehouse] += len(unpack_numbers(rows.numbers))
+        for column in notices.columns:
+            self.batches[column.batch].update_column(
                 warehouse,
-                told.column,
-                numbers_of(told.numbers),
-                numbers_of(told.lengths),
-                numbers_of(told.versions),
+                column.column,
+                unpack_numbers(column.numbers),
+                unpack_numbers(column.lengths),
+                unpack_numbers(column.versions),
             )
-        for acks in news.acks:
-            self._acknowledged(warehouse, self.batches[acks.batch], numbers_of(acks.numbers))
-        for name in news.drops:
+        for acks in notices.acks:
+            self._acknowledge(warehouse, self.batches[acks.batch], unpack_numbers(acks.numbers))
+        for name in notices.drops:
             self._drop(name)
         self._forget_old()
 
@@ -151,21 +154,21 @@ class ControllerLedger:
         epoch: str,
         batches: Sequence[BatchNotice],
         rows: Sequence[RowsNotice],
-        now: float,
+        time_s: float,
     ) -> None:
-        """All that a warehouse holds, at the start of a subscription.
+        """Apply all that a warehouse stores, at the start of a subscription.
 
-        Leases on rows that it still holds live on. Rows of an earlier epoch are lost until somebody puts
-        them again; those that were put before this came are new ones.
+        Leases on rows that it still stores stay valid. Rows of an earlier epoch are lost until they are put
+        again; rows that were put before this snapshot count as new.
         """
-        known = self.warehouse_epochs.get(warehouse, epoch)
-        restarted = start_of(known) != start_of(epoch)
+        known_epoch = self.warehouse_epochs.get(warehouse, epoch)
+        restarted = start_of(known_epoch) != start_of(epoch)
         self.warehouse_epochs[warehouse] = epoch
-        there = {told.batch: numbers_of(told.numbers) for told in rows}
+        present = {rows_notice.batch: unpack_numbers(rows_notice.numbers) for rows_notice in rows}
         for batch in self.batches.values():
-            if (part := batch.parts.get(warehouse)) is not None:
-                left = part.all_there()
-                gone = left if restarted else np.setdiff1d(left, there.get(batch.name, NOBODY))
+            if (shard := batch.shards.get(warehouse)) is not None:
+                live = shard.all_present()
+                gone = live if restarted else np.setdiff1d(live, present.get(batch.name, NO_KEYS))
                 self._remove(batch, warehouse, gone)
             batch.forget_counts(warehouse, lost=restarted)
         for notice in batches:
@@ -175,16 +178,16 @@ class ControllerLedger:
                 batch.excused[warehouse] = notice.acked
             if notice.dropped:
                 self._drop(notice.name)
-        for told in rows:
-            self._take_again(warehouse, told)
+        for rows_notice in rows:
+            self._merge(warehouse, rows_notice)
         for announced in self._announced.values():
-            self._adopt(announced, now)
+            self._adopt(announced, time_s)
         if self.synced:
             self._announced.clear()
         self._forget_old()
 
     def explain(self, request: ClaimRequest, waited_seconds: float) -> str:
-        """Why a claim is still waiting, in a sentence for its error."""
+        """Return a sentence for an error: why a claim still waits."""
         head = f"state {self.state} waited {waited_seconds:.3g} s for rows of {request.batch}: "
         reasons = [
             f"warehouse {index} has not been reached by this controller"
@@ -193,115 +196,115 @@ class ControllerLedger:
         ]
         batch = self.batches.get(request.batch)
         reasons += ["no row of it was put"] if batch is None else batch.reasons(request.share)
-        held = self.leases.holders(request.batch)
-        holders = [f"{owner} holds {count} rows" for owner, count in held.items()]
+        leased_rows = self.leases.holders(request.batch)
+        holders = [f"{owner} holds {count} rows" for owner, count in leased_rows.items()]
         return head + "; ".join(reasons + holders or ["its rows became ready just now"])
 
-    def next_lacks(self, request: ClaimRequest) -> frozenset[str] | None:
-        """What a waiting claim waits for, as BatchLedger.next_lacks."""
+    def next_missing_columns(self, request: ClaimRequest) -> frozenset[str] | None:
+        """Return the columns that a waiting claim waits for; see `BatchLedger.next_missing_columns`."""
         batch = self.batches.get(request.batch)
-        return None if batch is None else batch.next_lacks(request.share)
+        return None if batch is None else batch.next_missing_columns(request.share)
 
     def _grant(
-        self, request: ClaimRequest, batch: BatchLedger, chosen: Chosen, now: float
-    ) -> Grant:
+        self, request: ClaimRequest, batch: BatchLedger, chosen: ChosenRows, time_s: float
+    ) -> ClaimGrant:
         lease = self.leases.hold(
             self.leases.next_id(),
             owner=request.owner,
             session=request.session,
             batch=batch,
             chosen=chosen,
-            now=now,
+            time_s=time_s,
         )
-        grant = Grant(rows=claimed(batch, chosen), done=False, lease=lease.id)
+        grant = ClaimGrant(rows=claimed_rows(batch, chosen), done=False, lease=lease.id)
         self._last_grants[request.session] = (request.request, grant)
         return grant
 
-    def _adopt(self, told: Announced, now: float) -> None:
-        for batch, warehouse, numbers in rows_by_name(self.batches.values(), told.uids):
-            free = numbers[batch.parts[warehouse].rows["status"][numbers] == READY]
-            if len(free):
-                chosen = Chosen.of_one(warehouse, free)
+    def _adopt(self, announced: AnnouncedLease, time_s: float) -> None:
+        for batch, warehouse, numbers in rows_by_name(self.batches.values(), announced.uids):
+            ready = numbers[batch.shards[warehouse].rows["status"][numbers] == READY]
+            if len(ready):
+                chosen = ChosenRows.from_warehouse(warehouse, ready)
                 self.leases.hold(
-                    told.lease,
-                    owner=told.owner,
-                    session=told.session,
+                    announced.lease,
+                    owner=announced.owner,
+                    session=announced.session,
                     batch=batch,
                     chosen=chosen,
-                    now=now,
+                    time_s=time_s,
                 )
 
     def _return(self, leases: Sequence[Lease]) -> int:
         returned = 0
-        for lease in reversed(leases):  # each goes to the front, so the first ends up first
-            for batch, warehouse, numbers in reversed(lease.held()):
+        for lease in reversed(leases):  # each is inserted at the front, so the first ends up first
+            for batch, warehouse, numbers in reversed(lease.leased_rows()):
                 self._release(batch, warehouse, numbers)
                 returned += len(numbers)
         return returned
 
     def _release(self, batch: BatchLedger, warehouse: int, numbers: Array) -> None:
-        """Take rows out of their lease; they are claimable again."""
-        self.leases.leave(batch.parts[warehouse], numbers)
-        batch.returned(warehouse, numbers)
+        """Take rows out of their lease and make them claimable again."""
+        self.leases.remove_rows(batch.shards[warehouse], numbers)
+        batch.mark_returned(warehouse, numbers)
 
-    def _batch(self, told: BatchNotice) -> BatchLedger:
-        batch = self.batches.get(told.name)
+    def _batch(self, notice: BatchNotice) -> BatchLedger:
+        batch = self.batches.get(notice.name)
         if batch is None:
-            passes = self.state in told.states
+            passes = self.state in notice.states
             batch = BatchLedger(
-                name=told.name, needs=self._needs, total=told.total if passes else 0
+                name=notice.name, needs=self._needs, total=notice.total if passes else 0
             )
-            self.batches[told.name] = batch
+            self.batches[notice.name] = batch
         return batch
 
     @property
     def _needs(self) -> tuple[str, ...]:
         return tuple(sorted(self.needs))
 
-    def _add(self, warehouse: int, told: RowsNotice) -> None:
-        self.batches[told.batch].add(warehouse, told)
+    def _add(self, warehouse: int, notice: RowsNotice) -> None:
+        self.batches[notice.batch].add(warehouse, notice)
 
-    def _take_again(self, warehouse: int, told: RowsNotice) -> None:
-        """Rows of a snapshot, some of which may be known."""
-        batch, numbers = self.batches[told.batch], numbers_of(told.numbers)
-        part = batch.part(warehouse)
-        known = part.there(numbers)
-        for column, lengths in told.lengths.items():
-            has = known & (numbers_of(lengths) != UNKNOWN)
-            batch.column_came(
+    def _merge(self, warehouse: int, notice: RowsNotice) -> None:
+        """Apply the rows of a snapshot, some of which may be known."""
+        batch, numbers = self.batches[notice.batch], unpack_numbers(notice.numbers)
+        shard = batch.shard(warehouse)
+        known = shard.present(numbers)
+        for column, lengths in notice.lengths.items():
+            has_column = known & (unpack_numbers(lengths) != UNKNOWN)
+            batch.update_column(
                 warehouse,
                 column,
-                numbers[has],
-                numbers_of(lengths)[has],
-                numbers_of(told.versions)[has],
+                numbers[has_column],
+                unpack_numbers(lengths)[has_column],
+                unpack_numbers(notice.versions)[has_column],
             )
         if not known.all():
-            self._add(warehouse, only_rows(told, ~known))
+            self._add(warehouse, select_rows(notice, ~known))
 
-    def _acknowledged(self, warehouse: int, batch: BatchLedger, numbers: Array) -> None:
+    def _acknowledge(self, warehouse: int, batch: BatchLedger, numbers: Array) -> None:
         batch.acked[warehouse] += len(numbers)
         self.acknowledged += len(numbers)
-        if (part := batch.parts.get(warehouse)) is not None:
-            self._remove(batch, warehouse, numbers[part.there(numbers)])
+        if (shard := batch.shards.get(warehouse)) is not None:
+            self._remove(batch, warehouse, numbers[shard.present(numbers)])
         if batch.finished:
             batch.forget_rows()
 
     def _remove(self, batch: BatchLedger, warehouse: int, numbers: Array) -> None:
-        """Rows are acknowledged, dropped or lost."""
+        """Remove rows that are acknowledged, dropped or lost."""
         if len(numbers):
-            self.leases.leave(batch.parts[warehouse], numbers)
+            self.leases.remove_rows(batch.shards[warehouse], numbers)
             batch.remove(warehouse, numbers)
 
     def _drop(self, name: str) -> None:
         batch = self.batches.setdefault(name, BatchLedger(name=name, needs=self._needs, total=0))
         batch.dropped = True
-        for warehouse, part in batch.parts.items():
-            self._remove(batch, warehouse, part.all_there())
+        for warehouse, shard in batch.shards.items():
+            self._remove(batch, warehouse, shard.all_present())
         batch.forget_rows()
 
     def _forget_old(self) -> None:
         if len(self.batches) <= REMEMBERED_BATCHES:
             return
-        over = [name for name, batch in self.batches.items() if batch.finished]
-        for name in over[: len(self.batches) - REMEMBERED_BATCHES]:
+        finished = [name for name, batch in self.batches.items() if batch.finished]
+        for name in finished[: len(self.batches) - REMEMBERED_BATCHES]:
             del self.batches[name]

@@ -1,6 +1,6 @@
-"""What a controller tells of itself when a run hangs: its rows, who holds which, who waits for what.
+"""A controller's state for inspection when a run hangs: its rows, who holds which, who waits for what.
 
-Bounded, whatever the controller holds. Pure; the server gives it the time.
+Its size is bounded, whatever the controller stores. Pure; the server passes the time.
 """
 
 from collections import Counter
@@ -14,21 +14,24 @@ from rljob_runtime.dock.controller.batch_ledger import BatchLedger
 from rljob_runtime.dock.controller.leases import Lease
 from rljob_runtime.dock.controller.ledger import ControllerLedger
 from rljob_runtime.dock.controller.part import GONE, LACKING, LEASED, READY
-from rljob_runtime.dock.controller.waits import Waiting
+from rljob_runtime.dock.controller.waits import ParkedClaim
 
 MAX_BATCHES, MAX_LEASES, MAX_WAITING = 64, 256, 256
 SHOWN_ROWS = 8
 EXPLAINED = 32
-"""Waiting claims of which it is said why: that looks at every row of their batch."""
+"""Number of waiting claims whose cause is explained: that reads every row of their batch."""
 
 
 def inspection(
     ledger: ControllerLedger,
-    waiting: Iterable[Waiting],
-    now: float,
-    awaited: Callable[[Waiting], str],
+    waiting: Iterable[ParkedClaim],
+    time_s: float,
+    awaited: Callable[[ParkedClaim], str],
 ) -> dict[str, Any]:
-    """As JSON. now: monotonic. awaited: the state that a claim waits for."""
+    """Return the controller's state as JSON.
+
+    time_s: monotonic. awaited: returns the state that a claim waits for.
+    """
     unfinished = [batch for batch in ledger.batches.values() if not batch.finished]
     parked = list(waiting)
     return {
@@ -38,10 +41,10 @@ def inspection(
         "acknowledged": ledger.acknowledged,
         "leases_expired": ledger.leases.expired,
         "batches": {b.name: _batch(b) for b in unfinished[-MAX_BATCHES:]},
-        "leases": [_lease(one, now) for one in islice(ledger.leases.values(), MAX_LEASES)],
+        "leases": [_lease(one, time_s) for one in islice(ledger.leases.values(), MAX_LEASES)],
         "waiting": [
-            _claim(ledger, claim, now, awaited(claim), explained=place < EXPLAINED)
-            for place, claim in enumerate(parked[:MAX_WAITING])
+            _claim(ledger, claim, time_s, awaited(claim), explained=number < EXPLAINED)
+            for number, claim in enumerate(parked[:MAX_WAITING])
         ],
         "left_out": {
             "batches": max(0, len(unfinished) - MAX_BATCHES),
@@ -53,7 +56,7 @@ def inspection(
 
 def _batch(batch: BatchLedger) -> dict[str, Any]:
     counts = sum(
-        (np.bincount(part.rows["status"], minlength=GONE + 1) for part in batch.parts.values()),
+        (np.bincount(shard.rows["status"], minlength=GONE + 1) for shard in batch.shards.values()),
         start=np.zeros(GONE + 1, dtype=np.int64),
     ).tolist()
     return {
@@ -66,26 +69,26 @@ def _batch(batch: BatchLedger) -> dict[str, Any]:
     }
 
 
-def _lease(lease: Lease, now: float) -> dict[str, Any]:
+def _lease(lease: Lease, time_s: float) -> dict[str, Any]:
     rows: Counter[str] = Counter()
-    first: list[str] = []
-    for batch, warehouse, numbers in lease.held():
+    first_rows: list[str] = []
+    for batch, warehouse, numbers in lease.leased_rows():
         rows[batch.name] += len(numbers)
-        first += batch.parts[warehouse].uids(numbers[: SHOWN_ROWS - len(first)])
+        first_rows += batch.shards[warehouse].uids(numbers[: SHOWN_ROWS - len(first_rows)])
     return {
         "owner": lease.owner,
-        "held_seconds": round(now - lease.since, 3),
-        "expires_in_seconds": round(lease.deadline - now, 3),
+        "held_seconds": round(time_s - lease.since, 3),
+        "expires_in_seconds": round(lease.deadline - time_s, 3),
         "rows": dict(rows),
-        "first_rows": first,
+        "first_rows": first_rows,
     }
 
 
 def _claim(
-    ledger: ControllerLedger, claim: Waiting, now: float, awaited: str, *, explained: bool
+    ledger: ControllerLedger, claim: ParkedClaim, time_s: float, awaited: str, *, explained: bool
 ) -> dict[str, Any]:
     request = claim.request
-    waited = sum(claim.seconds.values()) + now - claim.since
+    waited = sum(claim.seconds.values()) + time_s - claim.since
     share: Mapping[str, int] | None = None
     if request.share is not None:
         share = {"rank": request.share.rank, "of": request.share.of}

@@ -1,8 +1,9 @@
-"""Rows and groups that may be claimed, in the order in which they are given. Pure; `batch_ledger` asks it.
+"""Queues of rows and groups that may be claimed, in the order in which they are granted. Pure; used by
+`batch_ledger`.
 
-What stands in a line is not taken out of it when it is claimed by another way, or goes: whoever takes from
-the front asks which may still be taken, and forgets those before them. What is put in line gets a stamp,
-which it keeps elsewhere: with another one since, an old place counts no more.
+An entry stays in its queue when it is claimed in another way or disappears. The reader checks which entries
+at the front are still valid and drops the others. Each entry has a stamp that is also stored with the row or
+group; an entry with an outdated stamp is no longer valid.
 """
 
 from collections import deque
@@ -13,73 +14,75 @@ import numpy as np
 from rljob_runtime.dock.growing import Array
 
 Check = Callable[[int, Array], Array]
-"""Stamp and keys: which of these may be taken."""
-LOOKED_AT = 32
-"""Asked about at a time, at least."""
-NOBODY = np.zeros(0, dtype=np.int64)
+"""A predicate of a stamp and keys: a mask of the keys that may still be taken."""
+MIN_CHECKED = 32
+"""Minimum number of keys that are checked at a time."""
+NO_KEYS = np.zeros(0, dtype=np.int64)
 
 
-class Line:
-    """Keys in the order in which they are given."""
+class ReadyQueue:
+    """Keys in the order in which they are granted."""
 
     def __init__(self) -> None:
         self._runs: deque[tuple[int, Array | range]] = deque()
 
     def add(self, stamp: int, keys: Array) -> None:
-        """Put them at the end."""
-        self._runs.append((stamp, _short(keys)))
+        """Append keys at the end."""
+        self._runs.append((stamp, _compact(keys)))
 
     def add_first(self, stamp: int, keys: Array) -> None:
-        """Put them at the front."""
-        self._runs.appendleft((stamp, _short(keys)))
+        """Insert keys at the front."""
+        self._runs.appendleft((stamp, _compact(keys)))
 
-    def drop(self, which: Callable[[Array], Array]) -> None:
-        """Those for which it says so are in line no more."""
+    def drop(self, is_dropped: Callable[[Array], Array]) -> None:
+        """Remove the keys that the predicate selects."""
         runs = [(stamp, _array(keys)) for stamp, keys in self._runs]
-        self._runs = deque((stamp, keys[~which(keys)]) for stamp, keys in runs)
+        self._runs = deque((stamp, keys[~is_dropped(keys)]) for stamp, keys in runs)
 
-    def first(self, most: int, may: Check, forget: Check | None = None) -> Array:
-        """Up to so many that may be taken, which stay here. Those before the first of them are left out for
-        good; forget: is told of them."""
-        found: list[Array] = []
+    def first(self, most: int, is_valid: Check, forget: Check | None = None) -> Array:
+        """Return up to `most` keys that may be taken; they stay in the queue.
+
+        Keys before the first valid one are removed for good, and passed to `forget`.
+        """
+        chunks: list[Array] = []
         missing = most
-        while self._runs and missing > 0 and not found:
+        while self._runs and missing > 0 and not chunks:
             stamp, run = self._runs.popleft()
-            piece = _array(run[: max(LOOKED_AT, missing)])
-            good = may(stamp, piece)
-            if len(piece) >= missing and good.all():
+            chunk = _array(run[: max(MIN_CHECKED, missing)])
+            valid = is_valid(stamp, chunk)
+            if len(chunk) >= missing and valid.all():
                 self._runs.appendleft((stamp, run))
-                return piece[:most]
-            bad = int(good.argmax()) if good.any() else len(piece)
+                return chunk[:most]
+            num_invalid = int(valid.argmax()) if valid.any() else len(chunk)
             if forget is not None:
-                forget(stamp, piece[:bad])
-            if bad < len(run):
-                self._runs.appendleft((stamp, run[bad:]))
-            if bad < len(piece):
-                found.append(piece[good])
-                missing -= len(found[0])
-                found += self._behind(len(piece) - bad, missing, may)
-        taken = np.concatenate(found) if len(found) > 1 else found[0] if found else NOBODY
+                forget(stamp, chunk[:num_invalid])
+            if num_invalid < len(run):
+                self._runs.appendleft((stamp, run[num_invalid:]))
+            if num_invalid < len(chunk):
+                chunks.append(chunk[valid])
+                missing -= len(chunks[0])
+                chunks += self._next_valid(len(chunk) - num_invalid, missing, is_valid)
+        taken = np.concatenate(chunks) if len(chunks) > 1 else chunks[0] if chunks else NO_KEYS
         return taken[:most]
 
-    def _behind(self, looked_at: int, missing: int, may: Check) -> list[Array]:
-        """More, behind so many in front that were looked at."""
-        found: list[Array] = []
+    def _next_valid(self, num_checked: int, missing: int, is_valid: Check) -> list[Array]:
+        """Return further valid keys behind the `num_checked` keys at the front."""
+        chunks: list[Array] = []
         for stamp, run in self._runs:
-            place, looked_at = looked_at, 0
-            while place < len(run) and missing > 0:
-                piece = _array(run[place : place + max(LOOKED_AT, missing)])
-                good = piece[may(stamp, piece)]
-                found.append(good)
-                missing -= len(good)
-                place += len(piece)
+            offset, num_checked = num_checked, 0
+            while offset < len(run) and missing > 0:
+                chunk = _array(run[offset : offset + max(MIN_CHECKED, missing)])
+                valid_keys = chunk[is_valid(stamp, chunk)]
+                chunks.append(valid_keys)
+                missing -= len(valid_keys)
+                offset += len(chunk)
             if missing <= 0:
                 break
-        return found
+        return chunks
 
 
-def _short(keys: Array) -> Array | range:
-    """Keys that follow each other take no room."""
+def _compact(keys: Array) -> Array | range:
+    """Return contiguous keys as a range, which takes no memory."""
     first, last = (int(keys[0]), int(keys[-1])) if len(keys) else (0, -2)
     if last - first == len(keys) - 1 and (keys[1:] > keys[:-1]).all():
         return range(first, last + 1)
@@ -91,8 +94,11 @@ def _array(keys: Array | range) -> Array:
 
 
 def in_turns(sizes: Sequence[int]) -> tuple[Array, Array]:
-    """Who of several takes when one after the other takes one, each until it has none: (who, its which)."""
-    who = np.repeat(np.arange(len(sizes)), sizes)
-    which = np.concatenate([NOBODY, *(np.arange(size) for size in sizes)])
-    order = np.lexsort((who, which))
-    return who[order], which[order]
+    """Return an interleaving of several lists of these sizes: (list, index in the list) of each item.
+
+    Each list contributes one item a round until it is exhausted.
+    """
+    source = np.repeat(np.arange(len(sizes)), sizes)
+    index = np.concatenate([NO_KEYS, *(np.arange(size) for size in sizes)])
+    order = np.lexsort((source, index))
+    return source[order], index[order]

@@ -1,6 +1,6 @@
-"""Which rows and whole groups of a batch may be claimed, in the order in which they are given. Pure.
+"""Rows and whole groups of a batch that may be claimed, in the order in which they are granted. Pure.
 
-`batch_ledger` tells what happens to rows, and asks for the first.
+`batch_ledger` reports what happens to rows, and reads the first ones.
 """
 
 # G groups
@@ -10,129 +10,148 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from rljob_runtime.dock.controller.chosen import Chosen
-from rljob_runtime.dock.controller.lines import NOBODY, Check, Line, in_turns
-from rljob_runtime.dock.controller.part import NOT_IN_LINE, READY, Part
+from rljob_runtime.dock.controller.chosen import ChosenRows
+from rljob_runtime.dock.controller.lines import NO_KEYS, Check, ReadyQueue, in_turns
+from rljob_runtime.dock.controller.part import NOT_QUEUED, READY, BatchShard
 from rljob_runtime.dock.growing import Array
 
-PLACES = 1 << 40
-"""A key in a line of all warehouses is the place in its part, and this times its warehouse."""
+KEYS_PER_WAREHOUSE = 1 << 40
+"""Factor of the warehouse in a key: the key is warehouse * KEYS_PER_WAREHOUSE + index in the shard."""
 
 
 class ReadyRows:
-    """parts: of the batch, by warehouse, as they come and go."""
+    """The claimable rows and groups of a batch.
 
-    def __init__(self, parts: Mapping[int, Part]) -> None:
-        self._parts = parts
-        self._lines: dict[int, Line] = {}
-        self._back, self._groups, self._groups_back = Line(), Line(), Line()
-        self._turns: deque[int] = deque()
-        self._stamp = NOT_IN_LINE
+    shards: of the batch, by warehouse; the mapping changes as warehouses come and go.
+    """
 
-    def add(self, part: Part, numbers: Array) -> None:
-        """Rows became ready for the first time."""
+    def __init__(self, shards: Mapping[int, BatchShard]) -> None:
+        self._shards = shards
+        self._row_queues: dict[int, ReadyQueue] = {}
+        self._returned_rows, self._group_queue, self._returned_groups = (
+            ReadyQueue(),
+            ReadyQueue(),
+            ReadyQueue(),
+        )
+        self._warehouse_order: deque[int] = deque()
+        self._stamp = NOT_QUEUED
+
+    def add(self, shard: BatchShard, numbers: Array) -> None:
+        """Enqueue rows that became ready for the first time."""
         if not len(numbers):
             return
-        if part.warehouse not in self._lines:
-            self._lines[part.warehouse] = Line()
-            self._turns.append(part.warehouse)
-        part.rows["line"][numbers] = stamp = self._next_stamp()
-        self._lines[part.warehouse].add(stamp, numbers)
-        self.add_groups(part, numbers)
+        if shard.warehouse not in self._row_queues:
+            self._row_queues[shard.warehouse] = ReadyQueue()
+            self._warehouse_order.append(shard.warehouse)
+        shard.rows["line"][numbers] = stamp = self._next_stamp()
+        self._row_queues[shard.warehouse].add(stamp, numbers)
+        self.add_groups(shard, numbers)
 
-    def add_first(self, part: Part, numbers: Array) -> None:
-        """Rows came back; they go before all others."""
-        part.rows["line"][numbers] = stamp = self._next_stamp()
-        self._back.add_first(stamp, part.warehouse * PLACES + numbers)
-        self.add_groups(part, numbers, came_back=True)
+    def add_first(self, shard: BatchShard, numbers: Array) -> None:
+        """Enqueue returned rows before all others."""
+        shard.rows["line"][numbers] = stamp = self._next_stamp()
+        self._returned_rows.add_first(stamp, shard.warehouse * KEYS_PER_WAREHOUSE + numbers)
+        self.add_groups(shard, numbers, returned=True)
 
-    def lost(self, warehouse: int) -> None:
-        """Its rows went with it; what comes from there is numbered anew."""
-        if self._lines.pop(warehouse, None) is not None:
-            self._turns.remove(warehouse)
-        for line in (self._back, self._groups, self._groups_back):
-            line.drop(lambda keys: keys // PLACES == warehouse)
+    def drop_warehouse(self, warehouse: int) -> None:
+        """Drop the entries of a lost warehouse; its later rows are numbered from 0 again."""
+        if self._row_queues.pop(warehouse, None) is not None:
+            self._warehouse_order.remove(warehouse)
+        for queue in (self._returned_rows, self._group_queue, self._returned_groups):
+            queue.drop(lambda keys: keys // KEYS_PER_WAREHOUSE == warehouse)
 
-    def add_groups(self, part: Part, numbers: Array, *, came_back: bool = False) -> None:
-        """Groups of these rows that are ready, and not in line, get there."""
-        groups = part.group_of(numbers)
-        follow = np.ones(len(groups), dtype=bool)
-        np.not_equal(groups[1:], groups[:-1], out=follow[1:])
-        places = groups[follow]
-        if (places[1:] < places[:-1]).any():
-            places = np.unique(places)
-        line = part.groups["line"]
-        places = places[part.ready_groups(places) & (came_back | (line[places] == NOT_IN_LINE))]
-        if len(places):
-            line[places] = stamp = self._next_stamp()
-            keys = part.warehouse * PLACES + places
-            if came_back:
-                self._groups_back.add_first(stamp, keys)
+    def add_groups(self, shard: BatchShard, numbers: Array, *, returned: bool = False) -> None:
+        """Enqueue the ready groups of these rows that are not in a queue yet."""
+        groups = shard.group_of(numbers)
+        starts_group = np.ones(len(groups), dtype=bool)
+        np.not_equal(groups[1:], groups[:-1], out=starts_group[1:])
+        indices = groups[starts_group]
+        if (indices[1:] < indices[:-1]).any():
+            indices = np.unique(indices)
+        stamps = shard.groups["line"]
+        indices = indices[
+            shard.ready_groups(indices) & (returned | (stamps[indices] == NOT_QUEUED))
+        ]
+        if len(indices):
+            stamps[indices] = stamp = self._next_stamp()
+            keys = shard.warehouse * KEYS_PER_WAREHOUSE + indices
+            if returned:
+                self._returned_groups.add_first(stamp, keys)
             else:
-                self._groups.add(stamp, keys)
+                self._group_queue.add(stamp, keys)
 
-    def first_rows(self, most: int) -> Chosen:
-        """Those that came back go first; then the warehouses take turns, each one's oldest row first.
+    def first_rows(self, most: int) -> ChosenRows:
+        """Return up to `most` rows: returned ones first, then the oldest rows of each warehouse in turn.
 
-        So claims that follow each other, and the workers who made them, read from all warehouses at once,
-        also where one warehouse's rows were told all before the next one's.
+        So consecutive claims, and the workers that made them, read from all warehouses in parallel. This also
+        holds where all rows of one warehouse were announced before those of the next.
         """
-        back = self._back.first(most, self._row_may)
-        left = most - len(back)
-        turns = list(self._turns)
-        found = [self._lines[w].first(left, self._row_of_may(w)) for w in turns]
-        if len(turns) == 1 and not len(back):
-            return Chosen.of_one(turns[0], found[0])
-        who, which = (places[:left] for places in in_turns([len(numbers) for numbers in found]))
-        if not len(who):
-            return Chosen.of(back // PLACES, back % PLACES)
-        self._turns.rotate(-(len(who) % len(self._turns)))
-        numbers = np.concatenate(found)[np.cumsum([0, *map(len, found)])[who] + which]
-        return Chosen.of(
-            np.concatenate([back // PLACES, np.array(turns)[who]]),
-            np.concatenate([back % PLACES, numbers]),
+        returned = self._returned_rows.first(most, self._is_claimable_row)
+        missing = most - len(returned)
+        warehouses = list(self._warehouse_order)
+        candidates = [self._row_queues[w].first(missing, self._row_check(w)) for w in warehouses]
+        if len(warehouses) == 1 and not len(returned):
+            return ChosenRows.from_warehouse(warehouses[0], candidates[0])
+        source, index = (
+            positions[:missing] for positions in in_turns([len(numbers) for numbers in candidates])
+        )
+        if not len(source):
+            return ChosenRows.from_rows(
+                returned // KEYS_PER_WAREHOUSE, returned % KEYS_PER_WAREHOUSE
+            )
+        self._warehouse_order.rotate(-(len(source) % len(self._warehouse_order)))
+        numbers = np.concatenate(candidates)[np.cumsum([0, *map(len, candidates)])[source] + index]
+        return ChosenRows.from_rows(
+            np.concatenate([returned // KEYS_PER_WAREHOUSE, np.array(warehouses)[source]]),
+            np.concatenate([returned % KEYS_PER_WAREHOUSE, numbers]),
         )
 
-    def _row_of_may(self, warehouse: int) -> Check:
-        rows = self._parts[warehouse].rows
-        status, line = rows["status"], rows["line"]
-        return lambda stamp, numbers: (status[numbers] == READY) & (line[numbers] == stamp)
+    def _row_check(self, warehouse: int) -> Check:
+        rows = self._shards[warehouse].rows
+        status, stamps = rows["status"], rows["line"]
+        return lambda stamp, numbers: (status[numbers] == READY) & (stamps[numbers] == stamp)
 
-    def _row_may(self, stamp: int, keys: Array) -> Array:
-        found = np.zeros(len(keys), dtype=bool)
-        for warehouse in self._parts:
-            own = keys // PLACES == warehouse
-            found[own] = self._row_of_may(warehouse)(stamp, keys[own] % PLACES)
-        return found
+    def _is_claimable_row(self, stamp: int, keys: Array) -> Array:
+        claimable = np.zeros(len(keys), dtype=bool)
+        for warehouse in self._shards:
+            is_local = keys // KEYS_PER_WAREHOUSE == warehouse
+            claimable[is_local] = self._row_check(warehouse)(
+                stamp, keys[is_local] % KEYS_PER_WAREHOUSE
+            )
+        return claimable
 
-    def first_groups(self, limit: int | None) -> Chosen:
-        """Whole ones, as many as there is a limit for, one at least."""
-        left = (part.groups["left"] > 0 for part in self._parts.values())
-        most = sum(int(own.sum()) for own in left) if limit is None else limit
-        back = self._groups_back.first(most, self._group_may, self._forget_groups)
-        rest = self._groups.first(most - len(back), self._group_may, self._forget_groups)
-        found = np.concatenate([back, rest])
-        warehouse_G, place_G = found // PLACES, found % PLACES
-        if limit is not None and len(found):
-            rows = of_groups(
-                self._parts, warehouse_G, place_G, lambda p, g: p.groups["left"][g]
+    def first_groups(self, limit: int | None) -> ChosenRows:
+        """Return whole groups, at least one: as many as have no more than `limit` rows."""
+        has_rows = (shard.groups["left"] > 0 for shard in self._shards.values())
+        most = sum(int(mask.sum()) for mask in has_rows) if limit is None else limit
+        returned = self._returned_groups.first(most, self._is_claimable_group, self._forget_groups)
+        others = self._group_queue.first(
+            most - len(returned), self._is_claimable_group, self._forget_groups
+        )
+        keys = np.concatenate([returned, others])
+        warehouse_G, slot_G = keys // KEYS_PER_WAREHOUSE, keys % KEYS_PER_WAREHOUSE
+        if limit is not None and len(keys):
+            rows = map_groups(
+                self._shards, warehouse_G, slot_G, lambda p, g: p.groups["left"][g]
             ).cumsum()
             number = max(1, int(np.searchsorted(rows, limit, side="right")))
-            warehouse_G, place_G = warehouse_G[:number], place_G[:number]
-        return rows_of(self._parts, warehouse_G, place_G)
+            warehouse_G, slot_G = warehouse_G[:number], slot_G[:number]
+        return rows_of(self._shards, warehouse_G, slot_G)
 
-    def _group_may(self, stamp: int, keys: Array) -> Array:
-        def of_part(part: Part, places: Array) -> Array:
-            in_line: Array = part.groups["line"][places] == stamp
-            return in_line & part.ready_groups(places)
+    def _is_claimable_group(self, stamp: int, keys: Array) -> Array:
+        def in_shard(shard: BatchShard, indices: Array) -> Array:
+            queued: Array = shard.groups["line"][indices] == stamp
+            return queued & shard.ready_groups(indices)
 
-        return of_groups(self._parts, keys // PLACES, keys % PLACES, of_part).astype(bool)
+        return map_groups(
+            self._shards, keys // KEYS_PER_WAREHOUSE, keys % KEYS_PER_WAREHOUSE, in_shard
+        ).astype(bool)
 
     def _forget_groups(self, stamp: int, keys: Array) -> Array:
-        for warehouse, part in self._parts.items():
-            places = keys[keys // PLACES == warehouse] % PLACES
-            line = part.groups["line"]
-            line[places[line[places] == stamp]] = NOT_IN_LINE
+        for warehouse, shard in self._shards.items():
+            indices = keys[keys // KEYS_PER_WAREHOUSE == warehouse] % KEYS_PER_WAREHOUSE
+            stamps = shard.groups["line"]
+            stamps[indices[stamps[indices] == stamp]] = NOT_QUEUED
         return keys
 
     def _next_stamp(self) -> int:
@@ -140,36 +159,41 @@ class ReadyRows:
         return self._stamp
 
 
-def of_groups(
-    parts: Mapping[int, Part],
+def map_groups(
+    shards: Mapping[int, BatchShard],
     warehouse_G: Array,
-    place_G: Array,
-    ask: Callable[[Part, Array], Array],
+    slot_G: Array,
+    measure: Callable[[BatchShard, Array], Array],
 ) -> Array:
-    """Something of each group, 0 of those whose part is gone."""
-    found_G = np.zeros(len(place_G), dtype=np.int64)
-    for warehouse in _present(parts, warehouse_G):
-        own = warehouse_G == warehouse
-        found_G[own] = ask(parts[warehouse], place_G[own])
-    return found_G
+    """Return a value for each group, 0 for groups whose shard is gone."""
+    values_G = np.zeros(len(slot_G), dtype=np.int64)
+    for warehouse in _present(shards, warehouse_G):
+        is_local = warehouse_G == warehouse
+        values_G[is_local] = measure(shards[warehouse], slot_G[is_local])
+    return values_G
 
 
-def _present(parts: Mapping[int, Part], warehouse_G: Array) -> list[int]:
-    """Warehouses of these groups. A claim has groups of few, and a large dock has a thousand."""
-    return [own for own in np.unique(warehouse_G).tolist() if own in parts]
+def _present(shards: Mapping[int, BatchShard], warehouse_G: Array) -> list[int]:
+    """Return the warehouses of these groups that have a shard.
+
+    The groups of a claim are in few warehouses, and a large dock has a thousand.
+    """
+    return [warehouse for warehouse in np.unique(warehouse_G).tolist() if warehouse in shards]
 
 
-def rows_of(parts: Mapping[int, Part], warehouse_G: Array, place_G: Array) -> Chosen:
-    """The rows that are left of groups, in their order."""
-    if len(parts) == 1:
-        ((warehouse, part),) = parts.items()
-        return Chosen.of_one(warehouse, part.rows_of(place_G))
-    found, whose, orders = [NOBODY], [NOBODY], [NOBODY]
-    for warehouse in _present(parts, warehouse_G):
-        part, own = parts[warehouse], np.flatnonzero(warehouse_G == warehouse)
-        numbers = part.rows_of(place_G[own])
-        found.append(numbers)
-        whose.append(np.full(len(numbers), warehouse))
-        orders.append(np.repeat(own, part.groups["left"][place_G[own]]))
+def rows_of(shards: Mapping[int, BatchShard], warehouse_G: Array, slot_G: Array) -> ChosenRows:
+    """Return the rows that are left of groups, in the groups' order."""
+    if len(shards) == 1:
+        ((warehouse, shard),) = shards.items()
+        return ChosenRows.from_warehouse(warehouse, shard.rows_of(slot_G))
+    row_numbers, warehouses, orders = [NO_KEYS], [NO_KEYS], [NO_KEYS]
+    for warehouse in _present(shards, warehouse_G):
+        shard, indices = shards[warehouse], np.flatnonzero(warehouse_G == warehouse)
+        numbers = shard.rows_of(slot_G[indices])
+        row_numbers.append(numbers)
+        warehouses.append(np.full(len(numbers), warehouse))
+        orders.append(np.repeat(indices, shard.groups["left"][slot_G[indices]]))
     order = np.argsort(np.concatenate(orders), kind="stable")
-    return Chosen.of(np.concatenate(whose)[order], np.concatenate(found)[order])
+    return ChosenRows.from_rows(
+        np.concatenate(warehouses)[order], np.concatenate(row_numbers)[order]
+    )

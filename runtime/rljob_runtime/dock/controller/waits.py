@@ -1,7 +1,7 @@
-"""Claims that wait at a controller, and which states each of them waits for.
+"""Claims that wait at a controller, and how long each has waited for which state.
 
-A claim may wait for one state after another: for generate while its rows lack responses, then for
-reward. The time is told apart before each change, while what has kept the claim is still to be seen.
+A claim may wait for one state after another: for generate while its rows lack responses, then for reward.
+Time is attributed before each change, while the cause of the wait is still visible.
 """
 
 import asyncio
@@ -12,34 +12,38 @@ from rljob_runtime.dock.controller.claims import ClaimRequest
 from rljob_runtime.dock.wire.peer import Reply
 
 LOOK_SECONDS = 0.05
-"""Changes that follow sooner are not looked at one by one: their time counts as before them."""
+"""Changes that follow each other sooner are not attributed one by one; their time counts as before them."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Waiting:
-    """A parked claim. keeps: says which state keeps it now. since: up to then its time is counted."""
+class ParkedClaim:
+    """A claim that waits for rows.
+
+    awaited_state: returns the state that the claim waits for now. since: the time up to which its waiting is
+    attributed.
+    """
 
     request: ClaimRequest
     answer: asyncio.Future[Reply]
-    keeps: Callable[[], str]
+    awaited_state: Callable[[], str]
     since: float
     seconds: dict[str, float] = field(default_factory=dict)
     _last: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self._last = self.keeps()
+        self._last = self.awaited_state()
 
-    def tell_apart(self, now: float) -> None:
-        """Before a change: what the time since the last one went to."""
-        if now - self.since >= LOOK_SECONDS:
-            self._last = self.keeps()
-            self._count(now)
+    def attribute(self, time_s: float) -> None:
+        """Attribute the time since the last change to the awaited state; called before a change."""
+        if time_s - self.since >= LOOK_SECONDS:
+            self._last = self.awaited_state()
+            self._count(time_s)
 
-    def waited(self, now: float) -> dict[str, float]:
-        """After the last change: seconds by state."""
-        self._count(now)
+    def finish(self, time_s: float) -> dict[str, float]:
+        """Return the seconds waited by state; called after the last change."""
+        self._count(time_s)
         return self.seconds
 
-    def _count(self, now: float) -> None:
-        self.seconds[self._last] = self.seconds.get(self._last, 0.0) + now - self.since
-        self.since = now
+    def _count(self, time_s: float) -> None:
+        self.seconds[self._last] = self.seconds.get(self._last, 0.0) + time_s - self.since
+        self.since = time_s

@@ -1,2 +1,2 @@
-"""A warehouse: where rows lie, who reads them, what is broadcast, its standby; `warehouse_server` is the
-process."""
+"""A warehouse: its storage of rows, its answers to reads, its broadcasts, its standby; `warehouse_server` is
+the process."""

@@ -1,8 +1,8 @@
-"""Room in one block of bytes: which spans are taken, which are free. Pure; it holds no bytes.
+"""Allocation of spans in one block of bytes. Pure; it does not own the bytes.
 
-An allocation is one aligned span where a hole is large enough, else several of the largest holes:
-it succeeds whenever enough bytes are free, however they lie. Any part of what was allocated can be
-freed by itself; holes that touch become one.
+An allocation is one aligned span where a hole is large enough, else several of the largest holes. It succeeds
+whenever enough bytes are free, however they are distributed. Any part of an allocation can be freed
+separately; adjacent holes are merged.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -11,11 +11,11 @@ from rljob_runtime.dock.wire.memory import Span
 
 ALIGNMENT_BYTES = 64
 MAX_CLOSE_FITS = 32
-"""Holes of just the size that are looked at for one whose aligned part is large enough."""
+"""Maximum number of holes of almost exactly the size that are checked for a large enough aligned part."""
 
 
 class Arena:
-    """Allocates from `num_bytes`. high_water: the end of the highest span that was ever taken."""
+    """Allocates from `num_bytes`. high_water: end of the highest span that was ever allocated."""
 
     def __init__(self, num_bytes: int) -> None:
         self.num_bytes = num_bytes
@@ -28,32 +28,32 @@ class Arena:
             self._add_hole(0, num_bytes)
 
     def holes(self) -> list[Span]:
-        """What is free, by address."""
+        """Return the free spans, by address."""
         return [(start, self._ends[start]) for start in self._starts]
 
     def allocate(self, num_bytes: int) -> list[Span]:
-        """Take so many bytes, which must be free: one span, or where no hole is large enough, more."""
+        """Allocate bytes, which must be free: one span, or several where no hole is large enough."""
         assert num_bytes <= self.free_bytes, f"{num_bytes} of {self.free_bytes} free bytes"
         if not num_bytes:
             return []
-        whole = self.allocate_whole(num_bytes)
-        if whole is not None:
-            return [whole]
+        span = self.allocate_contiguous(num_bytes)
+        if span is not None:
+            return [span]
         spans: list[Span] = []
         while num_bytes:
             size, start = self._by_size[-1]
-            part = min(size, num_bytes)
-            spans.append(self._take(start, start, part))
-            num_bytes -= part
+            span_bytes = min(size, num_bytes)
+            spans.append(self._take(start, start, span_bytes))
+            num_bytes -= span_bytes
         return spans
 
-    def allocate_whole(self, num_bytes: int) -> Span | None:
-        """Take so many bytes as one span; None where no hole is large enough."""
+    def allocate_contiguous(self, num_bytes: int) -> Span | None:
+        """Allocate one span; None where no hole is large enough."""
         start = self._fit(num_bytes)
         return None if start is None else self._take(start, _aligned(start), num_bytes)
 
     def free(self, span: Span) -> None:
-        """Give back a span or a part of one."""
+        """Free a span or a part of one."""
         start, end = span
         i = bisect_right(self._starts, start)
         before = self._starts[i - 1] if i else None
@@ -69,17 +69,17 @@ class Arena:
         self._add_hole(start, end)
 
     def _fit(self, num_bytes: int) -> int | None:
-        """The smallest hole that holds so many bytes from an aligned start, the lowest of equals."""
+        """Return the smallest hole that fits so many bytes from an aligned start, the lowest of equals."""
         first = bisect_left(self._by_size, (num_bytes, 0))
         for i in range(first, min(first + MAX_CLOSE_FITS, len(self._by_size))):
             size, start = self._by_size[i]
             if _aligned(start) + num_bytes <= start + size:
                 return start
-        sure = bisect_left(self._by_size, (num_bytes + ALIGNMENT_BYTES - 1, 0))
-        return self._by_size[sure][1] if sure < len(self._by_size) else None
+        guaranteed = bisect_left(self._by_size, (num_bytes + ALIGNMENT_BYTES - 1, 0))
+        return self._by_size[guaranteed][1] if guaranteed < len(self._by_size) else None
 
     def _take(self, hole: int, start: int, num_bytes: int) -> Span:
-        """Cut a span out of a hole."""
+        """Allocate a span of a hole."""
         hole_end, end = self._remove_hole(hole), start + num_bytes
         if hole < start:
             self._add_hole(hole, start)
@@ -102,5 +102,5 @@ class Arena:
         return end
 
 
-def _aligned(place: int) -> int:
-    return -(-place // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -1,26 +1,27 @@
-"""What a warehouse knows of a batch: arrays by a row's number there, and the slabs that its columns lie in.
+"""A warehouse's record of a batch: arrays indexed by row number, and the slabs that contain its columns.
 
-Pure. Rows are numbered as they come, those of a group one behind the other. `store` tells what happens.
+Pure. Rows are numbered in the order of arrival; the rows of a group are contiguous. `store` reports the
+changes.
 """
 
-# n rows of a call by their numbers, each once; G groups by their places
+# n rows of a call by their numbers, each once; G groups by their index
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rljob_runtime.dock.growing import Array, Growing
-from rljob_runtime.dock.names import Names, PackedNames
+from rljob_runtime.dock.growing import Array, GrowingTable
+from rljob_runtime.dock.names import NameTable, PackedNames
 from rljob_runtime.dock.warehouse.placed_columns import GROUPS, PUT, PlacedColumns
-from rljob_runtime.dock.warehouse.slabs import Run, Slab
+from rljob_runtime.dock.warehouse.slabs import Slab, SlabRun
 
 ROW_BYTES = 256
-"""Charged for each row beside its columns, so that rows without bytes are bounded too."""
+"""Bytes charged for each row besides its columns, so that the number of rows without bytes is bounded too."""
 NO_LEASE = 0
 
 
 class BatchRecord:
-    """A batch's part in one warehouse.
+    """The shard of a batch in one warehouse.
 
     numbers: of all rows ever put here, by uid. live: how many of them are not gone. acked: how many each
     state has acknowledged, gone ones included.
@@ -32,8 +33,8 @@ class BatchRecord:
         self.live = 0
         self.numbers: dict[str, int] = {}
         self.acked: dict[str, int] = {}
-        self.group_names = Names()
-        self.rows = Growing(
+        self.group_names = NameTable()
+        self.rows = GrowingTable(
             gone=(np.bool, 0),
             group=(np.uint32, 0),
             acks=(np.uint16, 0),
@@ -41,7 +42,7 @@ class BatchRecord:
             charge=(np.int64, 0),
             num_bytes=(np.int64, 0),
         )
-        self.groups = Growing(
+        self.groups = GrowingTable(
             first=(np.uint32, 0),
             size=(np.uint32, 0),
             left=(np.uint32, 0),
@@ -53,20 +54,20 @@ class BatchRecord:
 
     @property
     def known(self) -> int:
-        """Rows ever put here."""
+        """The number of rows ever put here."""
         return len(self.numbers)
 
     def live_rows(self) -> Array:
-        """Numbers of rows that are not gone."""
+        """Return the numbers of rows that are not gone."""
         return np.flatnonzero(~self.rows["gone"])
 
     def uids(self, numbers: Array) -> list[str]:
-        """Names of rows."""
+        """Return the uids of the rows."""
         names = list(self.numbers)
         return [names[number] for number in numbers.tolist()]
 
-    def group_at(self, number: int) -> str:
-        """Name of a row's group."""
+    def group_name(self, number: int) -> str:
+        """Return the name of a row's group."""
         (name,) = self.group_names.at(self.rows["group"][number : number + 1].astype(np.int64))
         return name
 
@@ -79,18 +80,18 @@ class BatchRecord:
         charges: Array,
         slab: Slab | None,
     ) -> Array:
-        """New groups, whose rows come next; their places."""
+        """Add new groups, whose rows are added next; return their indices."""
         self.group_names.add(names)
         ends = self.groups["first"][-1:] + self.groups["size"][-1:]
-        places = self.groups.add(
+        new_groups = self.groups.add(
             first=int(ends.sum()) + sizes.cumsum() - sizes,
             size=sizes,
             left=sizes,
             index=indexes,
             charge=charges,
         )
-        numbers = np.arange(places.start, places.stop)
-        self.columns.place(GROUPS, numbers, slab)
+        numbers = np.arange(new_groups.start, new_groups.stop)
+        self.columns.assign_slab(GROUPS, numbers, slab)
         return numbers
 
     def add_rows(
@@ -103,78 +104,85 @@ class BatchRecord:
         num_bytes: Array,
         slab: Slab | None,
     ) -> Array:
-        """New rows, one behind the other; their numbers."""
+        """Append new rows; return their numbers."""
         first = self.rows.length
         self.numbers.update(zip(uids, range(first, first + len(uids)), strict=True))
         self.rows.add(group=groups, version=versions, charge=charges, num_bytes=num_bytes)
         self.live += len(uids)
         numbers = np.arange(first, self.rows.length)
-        self.columns.place(PUT, numbers, slab)
+        self.columns.assign_slab(PUT, numbers, slab)
         return numbers
 
     def acknowledge(self, state: str, lease: str, numbers: Array) -> Array:
-        """Rows that the state had not acknowledged; numbers of those that all states have now."""
+        """Acknowledge rows that the state had not acknowledged.
+
+        Returns the numbers of those that all states have acknowledged now.
+        """
         self.rows.widen(_ack(state), np.uint32, NO_LEASE)
         self.rows[_ack(state)][numbers] = self._leases.setdefault(lease, len(self._leases) + 1)
         self.acked[state] = self.acked.get(state, 0) + len(numbers)
         counts = self.rows["acks"]
         counts[numbers] += 1
-        ended: Array = numbers[counts[numbers] == len(self.states)]
-        return ended
+        finished: Array = numbers[counts[numbers] == len(self.states)]
+        return finished
 
-    def acknowledged(self, state: str, numbers: Array) -> Array:
-        """Which of the rows the state has acknowledged, [n]."""
+    def is_acknowledged(self, state: str, numbers: Array) -> Array:
+        """Return a mask of the rows that the state has acknowledged, [n]."""
         if _ack(state) not in self.rows:
             return np.zeros(len(numbers), dtype=bool)
         acked: Array = self.rows[_ack(state)][numbers] != NO_LEASE
         return acked
 
-    def acknowledged_by(self, state: str, lease: str, numbers: Array) -> Array:
-        """Which of the rows it has acknowledged under that lease, [n]."""
+    def is_acknowledged_by(self, state: str, lease: str, numbers: Array) -> Array:
+        """Return a mask of the rows that the state has acknowledged under that lease, [n]."""
         if _ack(state) not in self.rows or lease not in self._leases:
             return np.zeros(len(numbers), dtype=bool)
-        by_it: Array = self.rows[_ack(state)][numbers] == self._leases[lease]
-        return by_it
+        acked: Array = self.rows[_ack(state)][numbers] == self._leases[lease]
+        return acked
 
-    def remove(self, numbers: Array) -> tuple[int, list[Run]]:
-        """Live rows are gone: what was charged for them and for groups that went with them, and where their
-        bytes lie."""
+    def remove(self, numbers: Array) -> tuple[int, list[SlabRun]]:
+        """Mark live rows as gone.
+
+        Returns the bytes charged for them and for groups that became empty, and the location of their
+        columns.
+        """
         runs = self.columns.all_runs(numbers)
         charged = int(self.rows["charge"][numbers].sum())
-        ended = self._take_out(numbers)
-        charged += int(self.groups["charge"][ended].sum())
-        return charged, [*runs, *self.columns.group_runs(ended)]
+        empty_groups = self._take_out(numbers)
+        charged += int(self.groups["charge"][empty_groups].sum())
+        return charged, [*runs, *self.columns.group_runs(empty_groups)]
 
     def growth(self, numbers: Array, added: Array) -> Array:
-        """Bytes to charge beyond their reserves for so many more a row, [n]."""
+        """Return the bytes to charge beyond the reserves when each row grows by `added`, [n]."""
         rows = self.rows
         needed = ROW_BYTES + rows["num_bytes"][numbers] + added - rows["charge"][numbers]
         beyond: Array = np.maximum(needed, 0)
         return beyond
 
     def leases(self) -> list[str]:
-        """That have acknowledged rows, in an order."""
+        """Return the leases that have acknowledged rows, in a fixed order."""
         return list(self._leases)
 
     def acks(self) -> dict[str, Array]:
-        """By state the lease that acknowledged each row: its place among `leases` and one, 0 for none."""
+        """Return by state the lease that acknowledged each row: its index in `leases` plus one, 0 for
+        none."""
         return {state: self.rows[_ack(state)] for state in self.acked}
 
-    def know_leases(self, leases: Sequence[str]) -> None:
-        """Of a record that is copied."""
-        self._leases = {lease: place for place, lease in enumerate(leases, 1)}
+    def set_leases(self, leases: Sequence[str]) -> None:
+        """Set the leases of a record that is a copy."""
+        self._leases = {lease: number for number, lease in enumerate(leases, 1)}
 
     def restore(self, numbers: Array, *, gone: Array, acks: Mapping[str, Array]) -> None:
-        """Rows that were just added are as they were in a record that is copied."""
-        for state, own in acks.items():
+        """Set the state of rows that were just added to that of the record that is copied."""
+        for state, leases in acks.items():
             self.rows.widen(_ack(state), np.uint32, NO_LEASE)
-            self.rows[_ack(state)][numbers] = own
-            self.rows["acks"][numbers] += own != NO_LEASE
-            self.acked[state] = self.acked.get(state, 0) + int((own != NO_LEASE).sum())
+            self.rows[_ack(state)][numbers] = leases
+            self.rows["acks"][numbers] += leases != NO_LEASE
+            self.acked[state] = self.acked.get(state, 0) + int((leases != NO_LEASE).sum())
         self._take_out(numbers[gone])
 
     def _take_out(self, numbers: Array) -> Array:
-        """Rows are gone; places of the groups that went with them."""
+        """Mark rows as gone; return the indices of groups that became empty."""
         self.rows["gone"][numbers] = True
         self.live -= len(numbers)
         groups, left = self.rows["group"][numbers], self.groups["left"]

@@ -1,7 +1,7 @@
-"""A warehouse's broadcast: what changed in a turn of its loop, in messages that are not long.
+"""A warehouse's broadcast: the changes of one turn of its loop, in messages of bounded length.
 
-Between two of them the warehouse serves requests, and so do the controllers, so that nobody who asks
-waits for all rows of a large put.
+Between two messages the warehouse and the controllers serve requests, so that no request waits for all rows
+of a large put.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from rljob_runtime.dock.wire.messages import Notices, RowsNotice
 from rljob_runtime.dock.wire.peer import Peer, Reply
 
 MAX_UNSENT_BYTES = 64 << 20
-"""A controller that lets so many bytes of notices pile up is cut off; it subscribes anew."""
+"""A controller with more unsent bytes of notices is disconnected; it subscribes again."""
 
 
 ROWS = 4096
-"""That one message is about, more only where one notice is."""
+"""Maximum number of rows that one message is about, unless a single notice has more."""
 NOTHING = Notices()
 
 
@@ -32,31 +32,34 @@ class Broadcaster:
         return len(self._subscribers)
 
     def subscribe(self, peer: Peer, state: str, needs: frozenset[str]) -> None:
-        """From now on; what happened before is in the snapshot that the peer gets."""
+        """Send later notices to the peer; earlier changes are in its snapshot."""
         self.flush()
         self._subscribers[peer] = (state, needs)
 
     def forget(self, peer: Peer) -> None:
-        """The peer's connection is gone."""
+        """Remove a peer whose connection is gone."""
         self._subscribers.pop(peer, None)
 
     def publish(self, notices: list[Notice]) -> None:
-        """Send these with all others of this turn of the loop; of new rows at once, before their put is
-        answered: rows that nobody has told a controller of would not be missed if the warehouse died now."""
+        """Send these notices with all others of this turn of the loop.
+
+        New rows are sent immediately, before their put is answered. Rows that no controller was notified of
+        would not be missed if the warehouse died now.
+        """
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._send_on)
         self._unsent += notices
-        if any(isinstance(notice.told, RowsNotice) for notice in notices):
+        if any(isinstance(notice.content, RowsNotice) for notice in notices):
             self.flush()
 
     def announce(self, epoch: str) -> None:
-        """Tell all at once that the warehouse has another epoch, with the rows that it had."""
+        """Notify all subscribers immediately that the warehouse has a new epoch, with the same rows."""
         self.flush()
         for peer in self._subscribers:
             peer.send_now(Reply(message=Notices(epoch=epoch)))
 
     def cut_off(self) -> None:
-        """End every subscription; the controllers subscribe anew."""
+        """End every subscription; the controllers subscribe again."""
         self._unsent.clear()
         for peer in list(self._subscribers):
             peer.close()
@@ -67,15 +70,15 @@ class Broadcaster:
             self._send()
 
     def _send_on(self) -> None:
-        """Send a part, and go on when the loop has served others."""
+        """Send one message, and continue after the loop has served others."""
         if self._unsent:
             self._send()
         if self._unsent:
             asyncio.get_running_loop().call_soon(self._send_on)
 
     def _send(self) -> None:
-        """One message a controller."""
-        size = _part_size(self._unsent)
+        """Send one message to each controller."""
+        size = _message_size(self._unsent)
         notices, self._unsent = self._unsent[:size], self._unsent[size:]
         for peer, (state, needs) in list(self._subscribers.items()):
             message = notices_for(notices, state=state, needs=needs)
@@ -86,8 +89,8 @@ class Broadcaster:
                 peer.close()
 
 
-def _part_size(notices: Sequence[Notice]) -> int:
-    """How many go first."""
+def _message_size(notices: Sequence[Notice]) -> int:
+    """Return the number of notices that go into the next message."""
     rows = 0
     for number, notice in enumerate(notices):
         rows += notice.rows

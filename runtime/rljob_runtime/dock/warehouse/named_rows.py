@@ -1,4 +1,4 @@
-"""Rows that a message names: in which batches they are, and what has become of them. Pure."""
+"""Rows that a message names: their batches, and whether they are live. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,52 +12,57 @@ from rljob_runtime.errors import DockLost
 Records = Mapping[str, BatchRecord]
 
 
-class Named(NamedTuple):
-    """Rows of one batch among those of a message. places: of their names in it, ascending."""
+class NamedRows(NamedTuple):
+    """The rows of one batch among those of a message. positions: of their names in it, ascending."""
 
     record: BatchRecord
-    places: Array
+    positions: Array
     numbers: Array
 
-    def only(self, which: Array) -> "Named":
-        """Some of them."""
-        return Named(self.record, self.places[which], self.numbers[which])
+    def select(self, mask: Array) -> "NamedRows":
+        """Select some of the rows by a mask."""
+        return NamedRows(self.record, self.positions[mask], self.numbers[mask])
 
 
-def named_rows(live: Records, known: Records, uids: Sequence[str]) -> list[Named]:
-    """The rows by batch, in order of first appearance. live: batches that have rows; known: all. Raises
-    DockLost for a row that was never here, or whose batch was dropped."""
+def named_rows(live: Records, known: Records, uids: Sequence[str]) -> list[NamedRows]:
+    """Group the rows by batch, in order of first appearance.
+
+    live: batches that have rows. known: all. Raises DockLost for a row that was never here, or whose batch
+    was dropped.
+    """
     if not uids:
         return []
     first = _holder(live, known, uids[0])
     numbers = list(map(first.numbers.get, uids))
     if None not in numbers:
-        return [Named(first, np.arange(len(uids)), np.array(numbers, dtype=np.int64))]
-    places: dict[BatchRecord, list[int]] = {}
-    for place, uid in enumerate(uids):
-        places.setdefault(_holder(live, known, uid), []).append(place)
+        return [NamedRows(first, np.arange(len(uids)), np.array(numbers, dtype=np.int64))]
+    positions: dict[BatchRecord, list[int]] = {}
+    for position, uid in enumerate(uids):
+        positions.setdefault(_holder(live, known, uid), []).append(position)
     return [
-        Named(
+        NamedRows(
             record,
-            np.array(own, dtype=np.int64),
-            np.array([record.numbers[uids[place]] for place in own], dtype=np.int64),
+            np.array(batch_positions, dtype=np.int64),
+            np.array(
+                [record.numbers[uids[position]] for position in batch_positions], dtype=np.int64
+            ),
         )
-        for record, own in places.items()
+        for record, batch_positions in positions.items()
     ]
 
 
-def live_rows(live: Records, known: Records, uids: Sequence[str]) -> list[Named]:
-    """Likewise. Raises DockLost for rows that are gone too."""
-    found = named_rows(live, known, uids)
-    for record, places, numbers in found:
+def live_rows(live: Records, known: Records, uids: Sequence[str]) -> list[NamedRows]:
+    """Group the rows like `named_rows`. Raises DockLost for rows that are gone too."""
+    named = named_rows(live, known, uids)
+    for record, positions, numbers in named:
         gone = record.rows["gone"][numbers]
         if gone.any():
-            raise _lost(uids[int(places[gone][0])])
-    return found
+            raise _lost(uids[int(positions[gone][0])])
+    return named
 
 
 def _holder(live: Records, known: Records, uid: str) -> BatchRecord:
-    """The batch of a row: that where it lives, else one where it was."""
+    """Return the batch of a row: the one where it is live, else one where it was."""
     for record in live.values():
         number = record.numbers.get(uid)
         if number is not None and not record.rows["gone"][number]:

@@ -1,6 +1,6 @@
 """Notices: the metadata that warehouses broadcast, filtered for each controller, and snapshots.
 
-A warehouse's store emits them, one for all rows of a message; what is here cuts them down to what one state
+A warehouse's store emits one notice for all rows of a message; this module reduces it to what one state
 needs.
 """
 
@@ -19,17 +19,18 @@ from rljob_runtime.dock.wire.messages import (
     Notices,
     RowsNotice,
     Snapshot,
-    packed,
+    pack_numbers,
 )
 
 
 class Notice(NamedTuple):
-    """One event in a warehouse. told: the name of a batch that was dropped, or what its type says.
+    """One event in a warehouse.
 
-    states: those that it concerns; None: all. rows: that it is about.
+    content: the name of a batch that was dropped, or the message that describes the event. states: those that
+    it concerns; None: all. rows: number of rows that it is about.
     """
 
-    told: BatchNotice | RowsNotice | ColumnNotice | AckNotice | str
+    content: BatchNotice | RowsNotice | ColumnNotice | AckNotice | str
     states: tuple[str, ...] | None = None
     rows: int = 1
 
@@ -37,61 +38,61 @@ class Notice(NamedTuple):
 def rows_notice(
     record: BatchRecord, numbers: Array, *, lengths: Mapping[str, bytes], names: PackedNames
 ) -> RowsNotice:
-    """Rows of a batch by ascending numbers, with the lengths of their columns now."""
-    groups, of_groups = record.columns.groups_of(numbers), record.groups
+    """Describe rows of a batch by ascending numbers, with the current lengths of their columns."""
+    groups, group_table = record.columns.groups_of(numbers), record.groups
     return RowsNotice(
         batch=record.name,
-        numbers=packed(numbers),
+        numbers=pack_numbers(numbers),
         names=names,
-        versions=packed(record.rows["version"][numbers]),
+        versions=pack_numbers(record.rows["version"][numbers]),
         lengths=dict(lengths),
-        firsts=packed(of_groups["first"][groups]),
-        sizes=packed(of_groups["size"][groups]),
-        indexes=packed(of_groups["index"][groups]),
+        firsts=pack_numbers(group_table["first"][groups]),
+        sizes=pack_numbers(group_table["size"][groups]),
+        indexes=pack_numbers(group_table["index"][groups]),
         groups=record.group_names.packed(groups),
     )
 
 
 def column_notice(record: BatchRecord, column: str, numbers: Array) -> ColumnNotice:
-    """Rows of a batch got a column."""
+    """Describe a column that rows of a batch received."""
     return ColumnNotice(
         batch=record.name,
         column=column,
-        numbers=packed(numbers),
-        lengths=packed(record.columns.lengths(column, numbers)),
-        versions=packed(record.rows["version"][numbers]),
+        numbers=pack_numbers(numbers),
+        lengths=pack_numbers(record.columns.lengths(column, numbers)),
+        versions=pack_numbers(record.rows["version"][numbers]),
     )
 
 
 def ack_notice(record: BatchRecord, numbers: Array) -> AckNotice:
-    """A state acknowledged rows of a batch."""
-    return AckNotice(batch=record.name, numbers=packed(numbers))
+    """Describe rows of a batch that a state acknowledged."""
+    return AckNotice(batch=record.name, numbers=pack_numbers(numbers))
 
 
 def notices_for(notices: Iterable[Notice], *, state: str, needs: frozenset[str]) -> Notices:
-    """What of these events one state's controller must know, in their order."""
+    """Return the part of these events that one state's controller needs, in order."""
     message = Notices()
-    for told, states, _ in notices:
+    for content, states, _ in notices:
         if states is not None and state not in states:
             continue
-        if isinstance(told, RowsNotice):
-            message.rows.append(_cut(told, needs))
-        elif isinstance(told, ColumnNotice):
-            if told.column in needs:
-                message.columns.append(told)
-        elif isinstance(told, AckNotice):
-            message.acks.append(told)
-        elif isinstance(told, BatchNotice):
-            message.batches.append(told)
+        if isinstance(content, RowsNotice):
+            message.rows.append(_only_needed(content, needs))
+        elif isinstance(content, ColumnNotice):
+            if content.column in needs:
+                message.columns.append(content)
+        elif isinstance(content, AckNotice):
+            message.acks.append(content)
+        elif isinstance(content, BatchNotice):
+            message.batches.append(content)
         else:
-            message.drops.append(told)
+            message.drops.append(content)
     return message
 
 
 def snapshot_for(
     records: Iterable[BatchRecord], *, state: str, needs: frozenset[str], epoch: str
 ) -> Snapshot:
-    """All that a controller must know of a warehouse: its batches and its unacknowledged rows."""
+    """Return the state of a warehouse for a controller: its batches and its unacknowledged rows."""
     snapshot = Snapshot(epoch=epoch, batches=[], rows=[])
     for record in records:
         passes = state in record.states
@@ -101,19 +102,23 @@ def snapshot_for(
             BatchNotice(record.name, record.total, record.states, known, acked, record.dropped)
         )
         live = record.live_rows()
-        live = live[~record.acknowledged(state, live)]
+        live = live[~record.is_acknowledged(state, live)]
         if passes and len(live):
             lengths = {
                 name: record.columns.lengths(name, live)
                 for name in needs & record.columns.formats.keys()
             }
-            told = {name: packed(own) for name, own in lengths.items() if (own >= 0).any()}
+            packed_lengths = {
+                name: pack_numbers(values)
+                for name, values in lengths.items()
+                if (values >= 0).any()
+            }
             names = pack_names(record.uids(live))
-            snapshot.rows.append(rows_notice(record, live, lengths=told, names=names))
+            snapshot.rows.append(rows_notice(record, live, lengths=packed_lengths, names=names))
     return snapshot
 
 
-def _cut(rows: RowsNotice, needs: frozenset[str]) -> RowsNotice:
+def _only_needed(rows: RowsNotice, needs: frozenset[str]) -> RowsNotice:
     if needs.issuperset(rows.lengths):
         return rows
     lengths = {name: length for name, length in rows.lengths.items() if name in needs}

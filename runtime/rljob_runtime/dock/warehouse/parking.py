@@ -17,27 +17,28 @@ Attempt = Callable[[], Reply]
 
 
 @dataclass(slots=True)
-class _Parked:
+class _ParkedMessage:
     attempt: Attempt
     answer: asyncio.Future[Reply]
 
 
 @dataclass(slots=True, kw_only=True)
 class Parking:
-    """One lane of waiting messages. changed: called after each that was carried out.
+    """A queue of waiting messages.
 
-    full: the error of a message that waited so many seconds in vain.
+    changed: called after each message that was carried out. full: returns the error of a message that timed
+    out after so many seconds.
     """
 
     changed: Callable[[], None]
     full: Callable[[float], DockError]
-    _parked: deque[_Parked] = field(default_factory=deque)
+    _parked: deque[_ParkedMessage] = field(default_factory=deque)
 
     def __len__(self) -> int:
         return len(self._parked)
 
     def admit(self, attempt: Attempt, timeout_seconds: float) -> Answer:
-        """Run now, or in turn when there is room."""
+        """Carry the message out now, or in its turn when there is room."""
         if not self._parked:
             try:
                 reply = attempt()
@@ -49,15 +50,15 @@ class Parking:
         return self._park(attempt, timeout_seconds)
 
     def let_in(self) -> None:
-        """After rows were freed: carry out what fits, oldest first."""
+        """Carry out the messages that fit, oldest first; called after rows were freed."""
         while self._parked and self._try(self._parked[0]):
             self._parked.popleft()
 
     async def _park(self, attempt: Attempt, timeout_seconds: float) -> Reply:
-        parked = _Parked(attempt, asyncio.get_running_loop().create_future())
+        parked = _ParkedMessage(attempt, asyncio.get_running_loop().create_future())
         since = time.monotonic()
         self._parked.append(parked)
-        self.changed()  # room may have come between the message and this turn of the loop
+        self.changed()  # rows may have been freed between the message and this turn of the loop
         try:
             reply = await asyncio.wait_for(parked.answer, timeout_seconds)
         except TimeoutError:
@@ -68,7 +69,7 @@ class Parking:
         waited = time.monotonic() - since
         return replace(reply, message=msgspec.structs.replace(reply.message, waited=waited))
 
-    def _try(self, parked: _Parked) -> bool:
+    def _try(self, parked: _ParkedMessage) -> bool:
         if parked.answer.done():
             return True
         try:

@@ -1,7 +1,7 @@
-"""How a warehouse answers reads: with bytes, or to readers that map its memory with where they lie.
+"""A warehouse's answers to reads: with bytes, or for readers that map its memory with their location.
 
-What a reader was told stays as it is until it releases it, its connection ends, or the pin's deadline
-has passed; the reader knows the deadline too, and trusts nothing that it looked at later.
+Bytes whose location was sent do not change until the reader releases them, its connection ends, or the pin's
+deadline has passed. The reader has the deadline too, and rejects data that it read after it.
 """
 
 import asyncio
@@ -13,30 +13,31 @@ from typing import Any
 
 import numpy as np
 
-from rljob_runtime.dock.warehouse.located import Located
-from rljob_runtime.dock.warehouse.slabs import Run, SlabMemory, joined
+from rljob_runtime.dock.warehouse.located import ColumnLocation
+from rljob_runtime.dock.warehouse.slabs import SlabMemory, SlabRun, merge_adjacent
 from rljob_runtime.dock.wire.encoding import padding
 from rljob_runtime.dock.wire.memory import Span
-from rljob_runtime.dock.wire.messages import Columns, FoundColumn, packed
+from rljob_runtime.dock.wire.messages import Columns, StoredColumn, pack_numbers
 from rljob_runtime.dock.wire.peer import Peer, Reply
 
 INLINE_BYTES = 16 << 10
 """Answers up to this size carry their bytes: a copy costs less than a pin and its release."""
 
-Lookup = Callable[[Sequence[str], Sequence[str]], list[Located]]
+Lookup = Callable[[Sequence[str], Sequence[str]], list[ColumnLocation]]
 
 
 @dataclass(slots=True)
 class _Pin:
-    runs: list[Run]
+    runs: list[SlabRun]
     deadline: float
 
 
 @dataclass(slots=True, kw_only=True)
 class ReadDesk:
-    """Answers reads and keeps the pins. pin_seconds: how long a reader may look at most.
+    """Answers reads and owns the pins.
 
-    lookup: finds columns of rows. freed: called when bytes of gone rows may have become free.
+    pin_seconds: maximum time that a reader may use an answer. lookup: locates columns of rows. freed: called
+    when bytes of gone rows may have become free.
     """
 
     slabs: SlabMemory
@@ -50,45 +51,48 @@ class ReadDesk:
 
     @property
     def num_pins(self) -> int:
-        """Answers that readers look at now."""
+        """The number of answers that readers use now."""
         return sum(len(pins) for pins in self._pins.values())
 
     def answer(self, peer: Peer, uids: Sequence[str], names: Sequence[str]) -> Reply:
-        """The columns of the rows, as docs/dock.md describes the answer to READ."""
-        found = self.lookup(uids, names)
-        spans = [joined([s for run in own.runs for s in run.spans(own.name)]) for own in found]
-        size = sum([end - start for own in spans for start, end in own])
+        """Return the columns of the rows, as docs/dock.md describes the answer to READ."""
+        locations = self.lookup(uids, names)
+        spans = [
+            merge_adjacent([s for run in location.runs for s in run.spans(location.name)])
+            for location in locations
+        ]
+        size = sum([end - start for span_list in spans for start, end in span_list])
         pinned = peer.attached and size > INLINE_BYTES
-        everything = list({run: None for own in found for run in own.runs})
+        runs = list({run: None for location in locations for run in location.runs})
         columns = [
-            FoundColumn(
-                name=own.name,
-                dtype=own.form.dtype,
-                tail=own.form.tail,
-                lengths=b"".join([run.lengths(own.name).tobytes() for run in own.runs]),
-                of_groups=own.of_groups,
-                spans=packed(np.array(where, dtype=np.int64)) if pinned else b"",
-                total=sum([run.total(own.name) for run in own.runs]) % (1 << 64),
+            StoredColumn(
+                name=location.name,
+                dtype=location.form.dtype,
+                tail=location.form.tail,
+                lengths=b"".join([run.lengths(location.name).tobytes() for run in location.runs]),
+                of_groups=location.of_groups,
+                spans=pack_numbers(np.array(column_spans, dtype=np.int64)) if pinned else b"",
+                total=sum([run.total(location.name) for run in location.runs]) % (1 << 64),
             )
-            for own, where in zip(found, spans, strict=True)
+            for location, column_spans in zip(locations, spans, strict=True)
         ]
         if pinned:
-            return Reply(message=Columns(columns=columns, pin=self._pin(peer, everything)))
-        self.slabs.pin(everything)
+            return Reply(message=Columns(columns=columns, pin=self._pin(peer, runs)))
+        self.slabs.pin(runs)
         return Reply(
             message=Columns(columns=columns),
-            buffers=[part for own in spans for part in self._payload(own)],
-            on_sent=lambda: self._unpin(everything),
+            buffers=[buffer for span_list in spans for buffer in self._payload(span_list)],
+            on_sent=lambda: self._unpin(runs),
         )
 
     def release(self, peer: Peer, numbers: Iterable[int]) -> None:
-        """The reader looks at them no more; those that expired are not missed."""
+        """Remove pins that the reader does not use any more; expired ones are ignored."""
         pins = self._pins.get(peer, {})
-        known = [pins.pop(number) for number in dict.fromkeys(numbers) if number in pins]
-        self._unpin([run for pin in known for run in pin.runs])
+        released = [pins.pop(number) for number in dict.fromkeys(numbers) if number in pins]
+        self._unpin([run for pin in released for run in pin.runs])
 
-    def lost(self, peer: Peer) -> None:
-        """The reader's connection is gone."""
+    def peer_lost(self, peer: Peer) -> None:
+        """Remove the pins of a reader whose connection is gone."""
         self.release(peer, list(self._pins.get(peer, ())))
         self._pins.pop(peer, None)
 
@@ -96,28 +100,28 @@ class ReadDesk:
         size = sum(end - start for start, end in spans)
         return [*(self.slabs.memory.view[start:end] for start, end in spans), padding(size)]
 
-    def _pin(self, peer: Peer, runs: list[Run]) -> int:
+    def _pin(self, peer: Peer, runs: list[SlabRun]) -> int:
         number, deadline = next(self._numbers), time.monotonic() + self.pin_seconds
         self._pins.setdefault(peer, {})[number] = _Pin(runs, deadline)
         self.slabs.pin(runs)
         self._set_alarm()
         return number
 
-    def _unpin(self, runs: Iterable[Run]) -> None:
+    def _unpin(self, runs: Iterable[SlabRun]) -> None:
         if self.slabs.unpin(runs):
             self.freed()
 
     def _set_alarm(self) -> None:
-        """Wake when the first pin expires; each reader's are in order."""
+        """Schedule the first expiry of a pin; each reader's pins are in order."""
         first = (next(iter(pins.values())).deadline for pins in self._pins.values() if pins)
         if self._alarm is None and (deadline := min(first, default=None)) is not None:
             loop = asyncio.get_running_loop()
             self._alarm = loop.call_later(max(0.0, deadline - time.monotonic()), self._ring)
 
     def _ring(self) -> None:
-        self._alarm, now = None, time.monotonic()
+        self._alarm, time_s = None, time.monotonic()
         for peer, pins in self._pins.items():
-            late = [number for number, pin in pins.items() if pin.deadline <= now]
-            self.expired_pins += len(late)
-            self.release(peer, late)
+            expired = [number for number, pin in pins.items() if pin.deadline <= time_s]
+            self.expired_pins += len(expired)
+            self.release(peer, expired)
         self._set_alarm()

@@ -1,7 +1,7 @@
-"""A warehouse's link to its standby: takes over what is held there, then keeps it in step.
+"""A warehouse's link to its standby: takes over the rows stored there, then replicates every change.
 
-Frames go out in order on one connection and each is confirmed; answers and broadcasts of the
-warehouse wait for that in `after`. While the standby is away the warehouse goes on alone.
+Frames are sent in order on one connection and each is confirmed; answers and broadcasts of the warehouse wait
+for that in `after`. While the standby is unreachable the warehouse continues alone.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from typing import TypeVar
 from rljob_runtime.dock.warehouse.epoch import new_epoch, next_term
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy, add_chunk, clear
-from rljob_runtime.dock.wire.frames import Frame, Kind, MalformedFrame, Message
+from rljob_runtime.dock.wire.frames import DockMessage, Frame, FrameKind, MalformedFrame
 from rljob_runtime.dock.wire.messages import (
-    Done,
+    DoneReply,
     Export,
-    Failure,
+    FailureReply,
     Forward,
     Hello,
     Import,
@@ -33,30 +33,30 @@ from rljob_runtime.dock.wire.peer import Peer, Reply
 from rljob_runtime.dock.wire.tcp import open_connection
 from rljob_runtime.errors import DockError, DockRefused
 
-A = TypeVar("A", bound=Message)
+A = TypeVar("A", bound=DockMessage)
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.05
 LAST_PAUSE_SECONDS = 1.0
 SILENT_SECONDS = 15.0
-"""A standby that takes and confirms nothing for so long counts as away."""
+"""Time after which a standby that accepts and confirms nothing counts as unreachable."""
 TAKE_OVER_SECONDS = 60.0
-"""How long a starting warehouse looks for the holder of its standby before it starts empty."""
+"""Time for which a starting warehouse looks for the holder of its standby before it starts empty."""
 BACKLOG_BYTES = 64 << 20
-"""Of changes made while the standby is seeded; beyond it, their answers wait for the seeding."""
+"""Maximum size of changes made while the standby is seeded; beyond it, their answers wait for the seeding."""
 SEEDED = 1 << 62
-"""In place of a frame's number: the end of the seeding, whose number is not known yet."""
+"""Placeholder for the frame number of the end of the seeding, which is not known yet."""
 
-Place = tuple[str, int] | Callable[[], tuple[str, int]]
+ServerAddress = tuple[str, int] | Callable[[], tuple[str, int]]
 
 
 class StandbyLink:
-    """Keeps one warehouse's standby.
+    """Maintains one warehouse's standby.
 
-    place: where its holder is, or a function that says so and may take its time; None: rows are
-    held once. on_alone: called when the warehouse goes on without it, with a new epoch. on_room:
-    called when bytes of rows that are gone became free.
+    address: of its holder, or a function that returns it and may block; None: rows are stored once. on_alone:
+    called when the warehouse continues without it, with a new epoch. on_room: called when bytes of rows that
+    are gone became free.
     """
 
     def __init__(
@@ -65,19 +65,19 @@ class StandbyLink:
         *,
         index: int,
         holder: int,
-        place: Place | None,
+        address: ServerAddress | None,
         token: str,
         on_alone: Callable[[], None],
         on_room: Callable[[], None],
     ) -> None:
         self.epoch = new_epoch()
         self.replicated = False
-        """True while a standby holds all that was confirmed to anybody."""
+        """True while a standby has all that was confirmed to any client."""
         self.times_alone = 0
         self.ready = asyncio.Event()
-        """Set once it is known what the warehouse holds: before, no client is answered."""
+        """Set once the content of the warehouse is known; no client is answered before."""
         self._store = store
-        self._place = place
+        self._address = address
         self._index, self._name = index, f"warehouse/{index}"
         self._hello = Hello(
             token=token,
@@ -93,74 +93,76 @@ class StandbyLink:
         self._peer: Peer | None = None
         self._ended = asyncio.Event()
         self._failure: DockError | None = None
-        self._in_step = False
+        self._synchronous = False
         self._backlog: list[Reply] | None = None
         self._backlog_bytes = 0
         self._sent = self._confirmed = 0
-        self._answers: dict[int, _Awaited] = {}
+        self._answers: dict[int, _PendingAnswer] = {}
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
     def start(self) -> None:
-        """Begin to look for the standby; at once ready where there is none."""
+        """Start looking for the standby; the link is immediately ready where there is none."""
         self._started = time.monotonic()
-        if self._place is None:
+        if self._address is None:
             self.ready.set()
         else:
-            self._task = asyncio.get_running_loop().create_task(self._run(self._place))
+            self._task = asyncio.get_running_loop().create_task(self._run(self._address))
 
     async def stop(self) -> None:
-        """Disconnect for good; what waits for the standby is let go."""
-        self._in_step = False
+        """Disconnect for good; calls that wait for the standby are executed."""
+        self._synchronous = False
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def forward(self, message: Forward, payload: memoryview) -> None:
-        """The warehouse has just carried out this message; the standby shall too."""
+        """Send a message that the warehouse has just carried out to the standby."""
         if self._peer is None:
             return
         if self._backlog is None:
             self._send(Reply(message=message, buffers=[payload]))
-        else:  # the payload is the writer's again after the answer
-            kept = bytes(payload)
-            self._backlog.append(Reply(message=message, buffers=[kept]))
-            self._backlog_bytes += len(kept)
+        else:  # the writer may reuse the payload after the answer
+            copied = bytes(payload)
+            self._backlog.append(Reply(message=message, buffers=[copied]))
+            self._backlog_bytes += len(copied)
 
     @property
-    def waits(self) -> bool:
-        """True when `after` would not call at once."""
-        behind = self._in_step and self._confirmed < self._sent
-        return bool(self._waiting) or behind or self._backlog_bytes > BACKLOG_BYTES
+    def is_waiting(self) -> bool:
+        """True when `after` would not call immediately."""
+        unconfirmed = self._synchronous and self._confirmed < self._sent
+        return bool(self._waiting) or unconfirmed or self._backlog_bytes > BACKLOG_BYTES
 
     def after(self, call: Callable[[], None]) -> None:
-        """Call once all that was forwarded until now is held twice, in order; at once where the
-        warehouse goes on alone, or its standby is being seeded."""
-        if self.waits:
+        """Call once all that was forwarded until now is stored twice, in order.
+
+        The call is immediate where the warehouse continues alone, or its standby is being seeded.
+        """
+        if self.is_waiting:
             self._waiting.append((SEEDED if self._backlog is not None else self._sent, call))
         else:
             call()
 
     def start_over(self) -> None:
-        """Everything that is held is out of date: forget it, and seed the standby anew."""
+        """Discard all rows, which are out of date, and seed the standby again."""
         clear(self._store)
         self.epoch = new_epoch()
         if self._peer is not None:
             self._peer.close()
 
-    async def _run(self, place: Place) -> None:
-        said = ""
+    async def _run(self, address: ServerAddress) -> None:
+        last_error = ""
         while True:
             try:
-                await self._converse(place)
-            except Exception as error:  # whatever it was, the warehouse goes on and tries again
+                await self._run_connection(address)
+            except Exception as error:  # after any error the warehouse continues and tries again
                 text = f"{type(error).__name__} {error}"
                 log.log(
-                    logging.DEBUG if text == said else logging.WARNING,
+                    logging.DEBUG if text == last_error else logging.WARNING,
                     "%s and its standby: %s",
                     self._name,
                     text,
                 )
-                said = text
+                last_error = text
             self._go_alone()
             if not self.ready.is_set() and time.monotonic() > self._started + TAKE_OVER_SECONDS:
                 log.warning(
@@ -172,18 +174,18 @@ class StandbyLink:
             await asyncio.sleep(self._pause)
             self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS)
 
-    async def _converse(self, place: Place) -> None:
-        """One connection, from its beginning to its end, which raises."""
+    async def _run_connection(self, address: ServerAddress) -> None:
+        """Serve one connection until its end, which raises."""
         async with asyncio.timeout(SILENT_SECONDS):
-            where = await asyncio.to_thread(place) if callable(place) else place
-            transport, peer = await open_connection(self._new_peer, where)
+            resolved = await asyncio.to_thread(address) if callable(address) else address
+            transport, peer = await open_connection(self._new_peer, resolved)
         try:
             await self._ask(peer, self._hello)
             if self.ready.is_set() or not await self._take_over(peer):
                 self.ready.set()
                 await self._seed(peer)
             else:
-                self._peer, self._in_step, self.replicated = peer, True, True
+                self._peer, self._synchronous, self.replicated = peer, True, True
                 self.ready.set()
             self._pause = FIRST_PAUSE_SECONDS
             log.info("%s: every row is held twice", self._name)
@@ -192,7 +194,7 @@ class StandbyLink:
             transport.abort()
 
     async def _take_over(self, peer: Peer) -> bool:
-        """Fill the empty store with what the standby holds; False when it holds nothing."""
+        """Copy the standby's rows into the empty store; return False when it has none."""
         answer, _ = await self._ask(peer, TakeOver(warehouse=self._index))
         if not answer.held:
             return False
@@ -209,7 +211,7 @@ class StandbyLink:
         return True
 
     async def _seed(self, peer: Peer) -> None:
-        """Send all that is held now, then what changed meanwhile; from there on answers wait."""
+        """Send the current content, then the changes made meanwhile; from then on answers wait."""
         await self._ask(peer, Seed(warehouse=self._index))
         copy = StoreCopy(self._store)
         self._peer, self._backlog = peer, []
@@ -222,19 +224,20 @@ class StandbyLink:
         backlog, self._backlog, self._backlog_bytes = self._backlog, None, 0
         for message in backlog:
             self._send(message)
-        self._in_step = True
-        end = self._sent + 1
-        self._waiting = deque((end, call) for _, call in self._waiting)
+        self._synchronous = True
+        last_frame = self._sent + 1
+        self._waiting = deque((last_frame, call) for _, call in self._waiting)
         await self._ask(peer, Import(epoch=self.epoch))
         self.replicated = True
 
     async def _watch(self, peer: Peer) -> None:
-        """Until the connection ends, or the standby is silent with something to say."""
-        seen, since = (-1, -1), time.monotonic()
+        """Wait until the connection ends. Raises TimeoutError when the standby confirms nothing for too
+        long."""
+        last_progress, since = (-1, -1), time.monotonic()
         while not self._ended.is_set():
             progress = (self._confirmed, peer.unsent_bytes)
-            if progress != seen or self._sent == self._confirmed:
-                seen, since = progress, time.monotonic()
+            if progress != last_progress or self._sent == self._confirmed:
+                last_progress, since = progress, time.monotonic()
             if time.monotonic() - since > SILENT_SECONDS:
                 raise TimeoutError(f"it confirmed nothing for {SILENT_SECONDS:.0f} s")
             with contextlib.suppress(TimeoutError):
@@ -245,10 +248,10 @@ class StandbyLink:
     async def _ask(
         self, peer: Peer, message: Request[A], buffers: Sequence[memoryview] = ()
     ) -> tuple[A, memoryview]:
-        """Ask, and wait for the answer and its payload."""
+        """Send a request; return the answer and its payload."""
         if self._ended.is_set():
             raise self._failure or ConnectionError("the connection was closed")
-        awaited = _Awaited(message.answer, asyncio.get_running_loop().create_future())
+        awaited = _PendingAnswer(message.answer, asyncio.get_running_loop().create_future())
         self._sent += 1
         self._answers[self._sent] = awaited
         async with asyncio.timeout(SILENT_SECONDS):
@@ -267,18 +270,20 @@ class StandbyLink:
         self._sent = self._confirmed = 0
         ended = self._ended
         peer = Peer(
-            on_frame=self._on_frame, on_lost=lambda peer: self._lost(ended), on_malformed=_malformed
+            on_frame=self._on_frame,
+            on_lost=lambda peer: self._lost(ended),
+            on_malformed=_log_malformed,
         )
         peer.trusted = True
         return peer
 
     def _on_frame(self, peer: Peer, frame: Frame) -> None:
-        if frame.kind is not Kind.DONE:
-            self._failure = DockRefused(frame.read(Failure).text)
+        if frame.kind is not FrameKind.DONE:
+            self._failure = DockRefused(frame.read(FailureReply).text)
             peer.close()
             return
         awaited = self._answers.get(self._confirmed + 1)
-        answer = frame.read(Done if awaited is None else awaited.form)
+        answer = frame.read(DoneReply if awaited is None else awaited.form)
         self._confirmed += 1
         self._answers.pop(self._confirmed, None)
         if awaited is not None and not awaited.future.done():
@@ -296,12 +301,12 @@ class StandbyLink:
             self._go_alone()
 
     def _go_alone(self) -> None:
-        """Nothing waits for the standby any more; from here on it is behind."""
+        """Continue without the standby, which is outdated from now on; execute all waiting calls."""
         self._peer, self._backlog, self._backlog_bytes = None, None, 0
         self._answers.clear()
         self.replicated = False
-        if self._in_step:
-            self._in_step = False
+        if self._synchronous:
+            self._synchronous = False
             self.times_alone += 1
             self.epoch = next_term(self.epoch)
             log.warning(
@@ -313,10 +318,10 @@ class StandbyLink:
 
 
 @dataclass(frozen=True, slots=True)
-class _Awaited:
-    form: type[Message]
-    future: asyncio.Future[tuple[Message, memoryview]]
+class _PendingAnswer:
+    form: type[DockMessage]
+    future: asyncio.Future[tuple[DockMessage, memoryview]]
 
 
-def _malformed(peer: Peer, error: MalformedFrame) -> None:
+def _log_malformed(peer: Peer, error: MalformedFrame) -> None:
     log.warning("a standby answered what cannot be read: %s", error)

@@ -1,6 +1,6 @@
-"""What one warehouse holds: rows, their columns, their acknowledgements, and the room left.
+"""The content of one warehouse: rows, their columns, their acknowledgements, and the remaining capacity.
 
-No I/O, no clock: columns go into the memory it is given. The warehouse server applies messages to it
+No I/O, no clock: columns are stored in the memory that is passed. The warehouse server applies messages to it
 and broadcasts its notices.
 """
 
@@ -11,60 +11,62 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rljob_runtime.dock.columns import Packed
+from rljob_runtime.dock.columns import PackedColumn
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.growing import Array
 from rljob_runtime.dock.warehouse.batch_record import ROW_BYTES, BatchRecord
-from rljob_runtime.dock.warehouse.located import Located, located
-from rljob_runtime.dock.warehouse.named_rows import Named, live_rows, named_rows
+from rljob_runtime.dock.warehouse.located import ColumnLocation, locate_columns
+from rljob_runtime.dock.warehouse.named_rows import NamedRows, live_rows, named_rows
 from rljob_runtime.dock.warehouse.notices import (
     Notice,
     ack_notice,
     column_notice,
     rows_notice,
 )
-from rljob_runtime.dock.warehouse.put_rules import Put, batch_for_put, new_of, read_put
-from rljob_runtime.dock.warehouse.slabs import Grant, NoRoom, Slab, SlabMemory, slab_bytes
+from rljob_runtime.dock.warehouse.put_rules import ParsedPut, batch_for_put, only_new, read_put
+from rljob_runtime.dock.warehouse.slabs import GrantedSpan, NoRoom, Slab, SlabMemory, slab_bytes
 from rljob_runtime.dock.warehouse.write_rules import check_columns, sort_out
-from rljob_runtime.dock.wire.memory import Memory
-from rljob_runtime.dock.wire.messages import BatchNotice, NewRows, Written, packed
+from rljob_runtime.dock.wire.memory import WarehouseMemory
+from rljob_runtime.dock.wire.messages import BatchNotice, NewRows, WriteResult, pack_numbers
 from rljob_runtime.errors import DockFull, DockRefused
 
 REMEMBERED_ROWS, REMEMBERED_BATCHES = 50_000, 1_000
-"""Freed rows whose uids are kept, so that a late write or a repeated put is known as such; and batches
-without other rows, each of which takes some kilobytes however few it had."""
+"""Number of freed rows whose uids are retained, so that a late write or a repeated put is recognized.
+
+The second bounds batches without other rows, each of which takes some kilobytes however few rows it had.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
 class WarehouseStore:
-    """Rows of all batches in one warehouse.
+    """The rows of all batches in one warehouse.
 
-    capacity_bytes bounds what is charged: columns, reserves of rows and ROW_BYTES a row.
-    derived_share of it is kept from new rows, so that columns of existing rows find room first.
-    memory: where columns lie, of capacity_bytes and grantable_bytes at least; default: this process's own.
-    grantable_bytes: of it, for slabs that writers fill.
+    capacity_bytes: upper bound of the charged bytes: columns, reserves of rows and ROW_BYTES a row.
+    derived_share: part of it that is closed to new rows, so that columns of existing rows find room first.
+    memory: stores the columns, at least capacity_bytes and grantable_bytes; default: private memory.
+    grantable_bytes: part of it for slabs that writers fill.
     """
 
     graph: StateGraph
     capacity_bytes: int
     derived_share: float = 0.25
-    memory: Memory | None = None
+    memory: WarehouseMemory | None = None
     grantable_bytes: int = 0
     slabs: SlabMemory = field(init=False)
     charged_bytes: int = 0
     peak_bytes: int = 0
     batches: dict[str, BatchRecord] = field(default_factory=dict)
     live: dict[str, BatchRecord] = field(default_factory=dict)
-    """Those of the batches that have rows."""
+    """Batches that have live rows."""
     notices: list[Notice] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        memory = self.memory or Memory(self.capacity_bytes)
+        memory = self.memory or WarehouseMemory(self.capacity_bytes)
         self.slabs = SlabMemory(memory, grantable_bytes=self.grantable_bytes)
 
     @property
     def num_rows(self) -> int:
-        """Rows that are not gone."""
+        """The number of rows that are not gone."""
         return sum([record.live for record in self.live.values()])
 
     def put_rows(
@@ -74,42 +76,49 @@ class WarehouseStore:
         total: int,
         states: Sequence[str],
         rows: NewRows,
-        columns: Mapping[str, Packed],
-        group_columns: Mapping[str, Packed],
-        grant: Grant | None = None,
+        columns: Mapping[str, PackedColumn],
+        group_columns: Mapping[str, PackedColumn],
+        grant: GrantedSpan | None = None,
     ) -> int:
-        """Store new rows; those that are or were here are skipped. Returns how many were new.
+        """Store new rows and skip those that are or were here; return how many were new.
 
-        columns: n rows each; group_columns: one row a group; grant: that they lie in, and stay in where all
-        rows are new. Raises MalformedFrame, DockRefused, DockFull (never fits), NoRoom (not now); nothing is
-        stored then.
+        columns: n rows each. group_columns: one row a group. grant: the span that contains them, which they
+        stay in where all rows are new. Raises MalformedFrame, DockRefused, DockFull (never fits), NoRoom (not
+        now); nothing is stored then.
         """
-        told, names = read_put(rows, columns, group_columns), [*columns, *group_columns]
+        parsed, column_names = read_put(rows, columns, group_columns), [*columns, *group_columns]
         record = batch_for_put(
-            self.batches.get(batch), self.graph, batch, total=total, states=states, columns=names
+            self.batches.get(batch),
+            self.graph,
+            batch,
+            total=total,
+            states=states,
+            columns=column_names,
         )
-        put = new_of(record, self.live, told)
-        if not put.uids:
+        new_put = only_new(record, self.live, parsed)
+        if not new_put.uids:
             return 0
-        sizes, shared = (
-            _row_bytes(put.columns, len(put.uids)),
-            _row_bytes(put.shared, len(put.sizes)),
+        sizes, group_bytes = (
+            _row_bytes(new_put.columns, len(new_put.uids)),
+            _row_bytes(new_put.shared, len(new_put.sizes)),
         )
-        # Reserves are whatever a client says: only what may be admitted is added up in 64 bits.
-        needed = sum(put.reserves.tolist()) + ROW_BYTES * len(put.uids)
-        needed += int(sizes.sum()) + int(shared.sum())
+        # Reserves are unchecked client input: only sums that may be admitted are computed in 64 bits.
+        needed = sum(new_put.reserves.tolist()) + ROW_BYTES * len(new_put.uids)
+        needed += int(sizes.sum()) + int(group_bytes.sum())
         self._admit_new(batch, needed)
-        self.slabs.require(slab_bytes(put.columns) + slab_bytes(put.shared))
+        self.slabs.require(slab_bytes(new_put.columns) + slab_bytes(new_put.shared))
         if batch not in self.batches:
             self.batches[batch] = record
             self.notices.append(Notice(BatchNotice(batch, total, record.states)))
-        record.columns.learn_formats(put.columns, put.shared)
-        charges = put.reserves + (ROW_BYTES + sizes)
-        lies = grant if put.columns is columns else None
-        self._add(record, put, lies, charges=charges, num_bytes=sizes, group_charges=shared)
+        record.columns.add_formats(new_put.columns, new_put.shared)
+        charges = new_put.reserves + (ROW_BYTES + sizes)
+        slab_grant = grant if new_put.columns is columns else None
+        self._add(
+            record, new_put, slab_grant, charges=charges, num_bytes=sizes, group_charges=group_bytes
+        )
         self.live[batch] = record
         self.charge(needed)
-        return len(put.uids)
+        return len(new_put.uids)
 
     def write(
         self,
@@ -117,15 +126,15 @@ class WarehouseStore:
         state: str,
         lease: str,
         uids: Sequence[str],
-        columns: Mapping[str, Packed],
+        columns: Mapping[str, PackedColumn],
         version: int | None,
-        grant: Grant | None = None,
-    ) -> Written:
+        grant: GrantedSpan | None = None,
+    ) -> WriteResult:
         """Store a state's columns and acknowledge its rows; the first write of a row wins.
 
-        Columns that the graph does not know may come beside the state's own; whoever knows of them
-        may read them. A row takes all columns from one write. grant: as for `put_rows`. Raises DockRefused,
-        DockLost, NoRoom; nothing is stored then.
+        A write may also carry columns that the graph does not name; a reader may request them by name. A row
+        takes all columns from one write. grant: as for `put_rows`. Raises DockRefused, DockLost, NoRoom;
+        nothing is stored then.
         """
         if len(set(uids)) != len(uids):
             raise DockRefused(f"a write of state {state} names a row twice")
@@ -142,22 +151,22 @@ class WarehouseStore:
                 Notice(column_notice(record, name, numbers), rows=len(numbers)) for name in columns
             ]
         for record, _, numbers in fresh:
-            ended = record.acknowledge(state, lease, numbers)
+            finished = record.acknowledge(state, lease, numbers)
             self.notices.append(Notice(ack_notice(record, numbers), (state,), len(numbers)))
-            self._free(record, ended)
-        return Written(
+            self._free(record, finished)
+        return WriteResult(
             stored=sum([len(numbers) for _, _, numbers in fresh]),
-            duplicates=tuple([uids[place] for place in duplicates]),
-            foreign=tuple([uids[place] for place in foreign]),
+            duplicates=tuple([uids[position] for position in duplicates]),
+            foreign=tuple([uids[position] for position in foreign]),
         )
 
-    def read(self, uids: Sequence[str], columns: Sequence[str]) -> list[Located]:
-        """Where the columns of the rows are. Raises DockLost, DockRefused."""
+    def read(self, uids: Sequence[str], columns: Sequence[str]) -> list[ColumnLocation]:
+        """Locate the columns of the rows. Raises DockLost, DockRefused."""
         named = live_rows(self.live, self.batches, uids)
-        return located(named, columns)
+        return locate_columns(named, columns)
 
     def drop_batch(self, batch: str) -> int:
-        """Free a batch's rows for good; its name cannot be used again. Returns rows freed."""
+        """Free a batch's rows for good and return their number; its name cannot be used again."""
         record = self.batches.setdefault(batch, BatchRecord(batch, total=0, states=()))
         live = record.live_rows()
         record.dropped = True
@@ -166,26 +175,28 @@ class WarehouseStore:
         return len(live)
 
     def take_notices(self) -> list[Notice]:
-        """What happened since the last call, in order."""
-        taken, self.notices = self.notices, []
-        return taken
+        """Return what happened since the last call, in order."""
+        notices, self.notices = self.notices, []
+        return notices
 
     def stuck_state(self) -> tuple[str, int] | None:
-        """The state that most rows are ready for and wait on, with their number."""
+        """Return the state that most rows are ready for and wait on, with their number."""
         counts = dict.fromkeys(self.graph.names, 0)
         for record in self.live.values():
             live = record.live_rows()
-            has = {name: record.columns.lengths(name, live) >= 0 for name in record.columns.formats}
+            has_column = {
+                name: record.columns.lengths(name, live) >= 0 for name in record.columns.formats
+            }
             for name in record.states:
-                ready = ~record.acknowledged(name, live)
+                ready = ~record.is_acknowledged(name, live)
                 for column in self.graph.state(name).needs:
-                    ready &= has.get(column, False)
+                    ready &= has_column.get(column, False)
                 counts[name] += int(ready.sum())
         state = max(counts, key=lambda name: counts[name], default=None)
         return (state, counts[state]) if state is not None and counts[state] else None
 
     def unacknowledged(self) -> dict[str, int]:
-        """Live rows that each state has not acknowledged."""
+        """Count the live rows that each state has not acknowledged."""
         counts = dict.fromkeys(self.graph.names, 0)
         for record in self.live.values():
             for name in record.states:
@@ -193,43 +204,48 @@ class WarehouseStore:
         return counts
 
     def charge(self, num_bytes: int) -> None:
-        """So many more bytes are held."""
+        """Add to the bytes that are charged."""
         self.charged_bytes += num_bytes
         self.peak_bytes = max(self.peak_bytes, self.charged_bytes)
 
     def _add(
         self,
         record: BatchRecord,
-        put: Put,
-        grant: Grant | None,
+        put: ParsedPut,
+        grant: GrantedSpan | None,
         *,
         charges: Array,
         num_bytes: Array,
         group_charges: Array,
     ) -> None:
-        places = record.add_groups(
+        group_indices = record.add_groups(
             put.groups,
             sizes=put.sizes,
             indexes=put.indexes,
             charges=group_charges,
-            slab=self._lay(put.shared, grant),
+            slab=self._store_columns(put.shared, grant),
         )
         numbers = record.add_rows(
             put.uids,
-            groups=np.repeat(places, put.sizes),
+            groups=np.repeat(group_indices, put.sizes),
             versions=put.versions,
             charges=charges,
             num_bytes=num_bytes,
-            slab=self._lay(put.columns, grant),
+            slab=self._store_columns(put.columns, grant),
         )
-        lengths = {name: packed(np.array(own.lengths)) for name, own in put.columns.items()}
-        for name, own in put.shared.items():
-            lengths[name] = packed(np.repeat(np.array(own.lengths), put.sizes))
-        told = rows_notice(record, numbers, lengths=lengths, names=put.names)
-        self.notices.append(Notice(told, record.states, len(numbers)))
+        lengths = {
+            name: pack_numbers(np.array(column.lengths)) for name, column in put.columns.items()
+        }
+        for name, column in put.shared.items():
+            lengths[name] = pack_numbers(np.repeat(np.array(column.lengths), put.sizes))
+        notice = rows_notice(record, numbers, lengths=lengths, names=put.names)
+        self.notices.append(Notice(notice, record.states, len(numbers)))
 
-    def _lay(self, columns: Mapping[str, Packed], grant: Grant | None) -> Slab | None:
-        """The slab of the columns: where their writer laid them, else a copy; None without columns."""
+    def _store_columns(
+        self, columns: Mapping[str, PackedColumn], grant: GrantedSpan | None
+    ) -> Slab | None:
+        """Return the slab of the columns: the writer's where it wrote them there, else a copy; None without
+        columns."""
         if not columns:
             return None
         return self.slabs.store(columns) if grant is None else self.slabs.adopt(columns, grant)
@@ -237,12 +253,12 @@ class WarehouseStore:
     def _add_columns(
         self,
         state: str,
-        fresh: Sequence[Named],
-        columns: Mapping[str, Packed],
+        fresh: Sequence[NamedRows],
+        columns: Mapping[str, PackedColumn],
         uids: Sequence[str],
-        grant: Grant | None,
+        grant: GrantedSpan | None,
     ) -> None:
-        """Give the fresh rows their part of the columns."""
+        """Store the fresh rows' part of the columns."""
         for name, column in columns.items():
             if len(column.lengths) != len(uids):
                 raise DockRefused(
@@ -251,23 +267,29 @@ class WarehouseStore:
         for record, _, numbers in fresh:
             check_columns(record, numbers, columns)
         sizes = _row_bytes(columns, len(uids))
-        grown = [record.growth(numbers, sizes[places]) for record, places, numbers in fresh]
-        needed = sum([int(growth.sum()) for growth in grown])
+        growths = [record.growth(numbers, sizes[positions]) for record, positions, numbers in fresh]
+        needed = sum([int(growth.sum()) for growth in growths])
         if self.charged_bytes + needed > self.capacity_bytes:
             raise NoRoom(needed)
-        parts = {}
-        for record, places, _ in fresh:
-            whole = len(places) == len(uids)
-            own = places.tolist()
-            parts[record] = columns if whole else {n: c.take(own) for n, c in columns.items()}
-        self.slabs.require(sum([slab_bytes(own) for own in parts.values()]))
+        record_columns = {}
+        for record, positions, _ in fresh:
+            is_complete = len(positions) == len(uids)
+            rows = positions.tolist()
+            record_columns[record] = (
+                columns if is_complete else {n: c.take(rows) for n, c in columns.items()}
+            )
+        self.slabs.require(
+            sum([slab_bytes(part_columns) for part_columns in record_columns.values()])
+        )
         self.charge(needed)
-        for (record, places, numbers), growth in zip(fresh, grown, strict=True):
-            record.columns.learn_formats(parts[record], {})
+        for (record, positions, numbers), growth in zip(fresh, growths, strict=True):
+            record.columns.add_formats(record_columns[record], {})
             record.rows["charge"][numbers] += growth
-            record.rows["num_bytes"][numbers] += sizes[places]
-            lies = grant if parts[record] is columns else None
-            record.columns.place(state, numbers, self._lay(parts[record], lies))
+            record.rows["num_bytes"][numbers] += sizes[positions]
+            slab_grant = grant if record_columns[record] is columns else None
+            record.columns.assign_slab(
+                state, numbers, self._store_columns(record_columns[record], slab_grant)
+            )
 
     def _admit_new(self, batch: str, needed: int) -> None:
         limit = int(self.capacity_bytes * (1 - self.derived_share))
@@ -291,16 +313,16 @@ class WarehouseStore:
             self._forget_old()
 
     def _forget_old(self) -> None:
-        rows = sum([record.known - record.live for record in self.batches.values()])
-        ended = [name for name, record in self.batches.items() if not record.live]
-        for number, name in enumerate(ended):
-            if rows <= REMEMBERED_ROWS and len(ended) - number <= REMEMBERED_BATCHES:
+        num_rows = sum([record.known - record.live for record in self.batches.values()])
+        dead_batches = [name for name, record in self.batches.items() if not record.live]
+        for number, name in enumerate(dead_batches):
+            if num_rows <= REMEMBERED_ROWS and len(dead_batches) - number <= REMEMBERED_BATCHES:
                 return
-            rows -= self.batches.pop(name).known
+            num_rows -= self.batches.pop(name).known
 
 
-def _row_bytes(columns: Mapping[str, Packed], num_rows: int) -> Array:
-    """Bytes of each row over all columns."""
+def _row_bytes(columns: Mapping[str, PackedColumn], num_rows: int) -> Array:
+    """Return the bytes of each row over all columns."""
     total = np.zeros(num_rows, dtype=np.int64)
     for column in columns.values():
         total += column.sizes

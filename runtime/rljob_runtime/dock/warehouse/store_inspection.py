@@ -1,6 +1,6 @@
-"""What a warehouse tells of itself when a run hangs: which columns its rows have, what waits for room.
+"""A warehouse's state for inspection when a run hangs: which columns its rows have, what waits for room.
 
-Bounded, whatever the warehouse holds. Pure.
+Its size is bounded, whatever the warehouse stores. Pure.
 """
 
 from typing import Any
@@ -10,11 +10,11 @@ from rljob_runtime.dock.warehouse.store import WarehouseStore
 
 MAX_BATCHES = 64
 MAX_ROWS = 100_000
-"""Of a batch that are looked at."""
+"""Maximum number of rows of a batch that are counted."""
 
 
 def inspection(store: WarehouseStore) -> dict[str, Any]:
-    """As JSON: bytes, and by batch how many live rows have each column and each acknowledgement."""
+    """Return bytes, and by batch how many live rows have each column and each acknowledgement, as JSON."""
     live = [record for record in store.batches.values() if record.live]
     return {
         "rows": store.num_rows,
@@ -29,7 +29,7 @@ def inspection(store: WarehouseStore) -> dict[str, Any]:
 
 def _batch(record: BatchRecord) -> dict[str, Any]:
     rows = record.live_rows()[:MAX_ROWS]
-    has = {
+    counts = {
         name: int((record.columns.lengths(name, rows) >= 0).sum())
         for name in record.columns.formats
         if name not in record.columns.shared
@@ -37,9 +37,9 @@ def _batch(record: BatchRecord) -> dict[str, Any]:
     return {
         "total": record.total,
         "live": record.live,
-        "columns": {name: number for name, number in has.items() if number},
+        "columns": {name: number for name, number in counts.items() if number},
         "group_columns": sorted(record.columns.shared),
         "acknowledged": {
-            state: int(record.acknowledged(state, rows).sum()) for state in record.states
+            state: int(record.is_acknowledged(state, rows).sum()) for state in record.states
         },
     }

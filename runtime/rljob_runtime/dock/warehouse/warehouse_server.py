@@ -1,6 +1,6 @@
 """The warehouse server: `WarehouseStore` behind a socket, with its broadcast and its back pressure.
 
-One process a node. Producers of new rows are parked while it is full; every change is broadcast to
+There is one process a node. Producers of new rows are parked while it is full; every change is broadcast to
 the controllers that subscribed.
 """
 
@@ -13,21 +13,21 @@ import msgspec
 
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.warehouse.broadcast import Broadcaster
-from rljob_runtime.dock.warehouse.changes import change_of
+from rljob_runtime.dock.warehouse.changes import parse_change
 from rljob_runtime.dock.warehouse.epoch import is_behind
 from rljob_runtime.dock.warehouse.granted import GRANTABLE_BYTES, GrantedSlabs
 from rljob_runtime.dock.warehouse.notices import snapshot_for
 from rljob_runtime.dock.warehouse.parking import Parking
 from rljob_runtime.dock.warehouse.reads import ReadDesk
-from rljob_runtime.dock.warehouse.slabs import Grant
+from rljob_runtime.dock.warehouse.slabs import GrantedSpan
 from rljob_runtime.dock.warehouse.standby import Standby
-from rljob_runtime.dock.warehouse.standby_link import Place, StandbyLink
+from rljob_runtime.dock.warehouse.standby_link import ServerAddress, StandbyLink
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_inspection import inspection
-from rljob_runtime.dock.wire.memory import Memory
+from rljob_runtime.dock.wire.memory import WarehouseMemory
 from rljob_runtime.dock.wire.messages import (
     AskSlab,
-    AskWarehouse,
+    AskWarehouseStats,
     Attach,
     DropBatch,
     Export,
@@ -54,17 +54,16 @@ from rljob_runtime.errors import DockFull, DockRefused
 log = logging.getLogger(__name__)
 
 PREFAULT_BYTES = 16 << 20
-"""Of a new warehouse's memory; later twice as much as was ever used."""
+"""Memory that a new warehouse populates; later it is twice the memory that was ever used."""
 
 
 class WarehouseServer(DockServer):
-    """Serves one warehouse.
+    """A server of one warehouse.
 
-    index: its place in the dock's list. capacity_bytes: what it may hold; see WarehouseStore.
-    shared_directory: see DockServer; only over its socket do readers map the memory.
-    pin_seconds: how long such a reader may look at what it was answered. warehouses: where each of
-    the dock is, this one included, in its order: the next one then holds the rows too; empty: rows
-    are held once.
+    index: its index in the dock's list. capacity_bytes: its capacity; see WarehouseStore. shared_directory:
+    see DockServer; readers map the memory only over its socket. pin_seconds: how long such a reader may use
+    an answer. warehouses: addresses of all the dock's warehouses in order, this one included: the next one
+    then stores the rows too; empty: rows are stored once.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class WarehouseServer(DockServer):
         derived_share: float = 0.25,
         shared_directory: str | None = None,
         pin_seconds: float = 600.0,
-        warehouses: Sequence[Place] = (),
+        warehouses: Sequence[ServerAddress] = (),
     ) -> None:
         super().__init__(
             role=f"warehouse/{index}",
@@ -92,14 +91,14 @@ class WarehouseServer(DockServer):
             graph=graph,
             capacity_bytes=capacity_bytes,
             derived_share=derived_share,
-            memory=Memory(capacity_bytes + GRANTABLE_BYTES, shared=True),
+            memory=WarehouseMemory(capacity_bytes + GRANTABLE_BYTES, shared=True),
             grantable_bytes=GRANTABLE_BYTES,
         )
         self._granted = GrantedSlabs(self.store.slabs)
         self.index = index
         self._warehouses = warehouses
         self._standby = Standby(
-            of=(index - 1) % len(warehouses) if warehouses else None,
+            primary_index=(index - 1) % len(warehouses) if warehouses else None,
             new_store=lambda: WarehouseStore(
                 graph=graph, capacity_bytes=capacity_bytes, derived_share=derived_share
             ),
@@ -109,7 +108,7 @@ class WarehouseServer(DockServer):
             self.store,
             index=index,
             holder=holder,
-            place=warehouses[holder] if warehouses else None,
+            address=warehouses[holder] if warehouses else None,
             token=token,
             on_alone=lambda: self._broadcast.announce(self.epoch),
             on_room=self._changed,
@@ -134,7 +133,7 @@ class WarehouseServer(DockServer):
         self.answer(AskSlab, self._ask_slab)
         self.answer(DropBatch, self._drop_batch)
         self.answer(Subscribe, self._subscribe)
-        self.answer(AskWarehouse, self._stats)
+        self.answer(AskWarehouseStats, self._stats)
         self.answer(Inspect, self._inspect)
         self.answer(TakeOver, self._standby.take_over)
         self.answer(Export, self._standby.export)
@@ -144,24 +143,24 @@ class WarehouseServer(DockServer):
 
     @property
     def epoch(self) -> str:
-        """Which rows it has: another one after a loss."""
+        """The epoch of the rows; it changes after a loss."""
         return self._link.epoch
 
     async def start(self) -> tuple[str, int]:
-        """See DockServer. Clients are answered once it is known what the standby holds."""
-        place = await super().start()
+        """Start like DockServer. Clients are answered once the standby's content is known."""
+        address = await super().start()
         self._link.start()
         self._prefault_ahead()
-        return place
+        return address
 
     async def stop(self) -> None:
-        """See DockServer."""
+        """Stop the standby link and the server, and free the memory."""
         await self._link.stop()
         await super().stop()
         self.store.slabs.memory.close()
 
     def welcome(self) -> WarehouseWelcome:
-        """A peer learns the epoch, how large a put may be, and how long it may look at an answer."""
+        """Return the welcome: the epoch, the maximum size of a put, and how long an answer may be used."""
         return WarehouseWelcome(
             **msgspec.structs.asdict(super().welcome()),
             epoch=self.epoch,
@@ -170,16 +169,16 @@ class WarehouseServer(DockServer):
         )
 
     def greet(self, hello: Hello) -> Answer:
-        """See DockServer."""
+        """Greet a peer, after the standby link is ready unless the peer is a standby link itself."""
         waits = not (self._link.ready.is_set() or hello.standby)
         return self._greet_later(hello) if waits else super().greet(hello)
 
-    def lost(self, peer: Peer) -> None:
-        """A subscriber or a client left."""
+    def peer_lost(self, peer: Peer) -> None:
+        """Release what a subscriber or client held when its connection is gone."""
         self._broadcast.forget(peer)
-        self._reads.lost(peer)
-        self._standby.lost(peer)
-        self._granted.lost(peer)
+        self._reads.peer_lost(peer)
+        self._standby.peer_lost(peer)
+        self._granted.peer_lost(peer)
 
     async def _greet_later(self, hello: Hello) -> Reply:
         await self._link.ready.wait()
@@ -199,21 +198,21 @@ class WarehouseServer(DockServer):
         change: Forward,
         parking: Parking,
     ) -> Answer:
-        def carry_out(columns: memoryview, grant: Grant | None) -> Answer:
+        def carry_out(columns: memoryview, grant: GrantedSpan | None) -> Answer:
             return parking.admit(self._attempt(change, columns, grant), message.timeout)
 
-        return self._held(self._granted.serve(peer, message, payload, carry_out))
+        return self._after_replication(self._granted.serve(peer, message, payload, carry_out))
 
     def _drop_batch(self, peer: Peer, message: DropBatch, payload: memoryview) -> Answer:
         reply = self._attempt(Forward(drop=message), payload)()
         self._changed()
-        return self._held(reply)
+        return self._after_replication(reply)
 
     def _attempt(
-        self, message: Forward, payload: memoryview, grant: Grant | None = None
+        self, message: Forward, payload: memoryview, grant: GrantedSpan | None = None
     ) -> Callable[[], Reply]:
-        """Carries the change out here, and sends it on to the standby once that was done."""
-        change = change_of(message, payload, grant)
+        """Return a call that carries the change out here, and then forwards it to the standby."""
+        change = parse_change(message, payload, grant)
 
         def attempt() -> Reply:
             answer = change(self.store)
@@ -222,17 +221,17 @@ class WarehouseServer(DockServer):
 
         return attempt
 
-    def _held(self, answer: Answer) -> Answer:
-        """The answer, once the standby has what it tells of."""
-        if isinstance(answer, Reply) and not self._link.waits:
+    def _after_replication(self, answer: Answer) -> Answer:
+        """Return the answer once the standby has the change that it reports."""
+        if isinstance(answer, Reply) and not self._link.is_waiting:
             return answer
-        return self._held_later(answer)
+        return self._reply_after_replication(answer)
 
-    async def _held_later(self, answer: Answer) -> Reply:
+    async def _reply_after_replication(self, answer: Answer) -> Reply:
         reply = answer if isinstance(answer, Reply) else await answer
-        held = asyncio.Event()
-        self._link.after(held.set)
-        await held.wait()
+        replicated = asyncio.Event()
+        self._link.after(replicated.set)
+        await replicated.wait()
         return reply
 
     def _read(self, peer: Peer, message: Read, _: memoryview) -> Reply:
@@ -252,7 +251,7 @@ class WarehouseServer(DockServer):
         self._reads.release(peer, message.pins)
 
     def _subscribe(self, peer: Peer, message: Subscribe, _: memoryview) -> None:
-        """Answer with the snapshot, in its place among the notices."""
+        """Answer with the snapshot, in order with the notices."""
         state, needs = message.state, frozenset(message.needs)
         if is_behind(self.epoch, message.seen):
             self._start_over()
@@ -267,14 +266,14 @@ class WarehouseServer(DockServer):
         self._link.after(attach)
 
     def _start_over(self) -> None:
-        """What was taken over had been left behind by its warehouse: it must not come back."""
+        """Discard rows that were taken over from an outdated standby; they must not come back."""
         log.warning("dock %s starts over: its standby was behind", self.role)
         self._link.start_over()
         self._broadcast.cut_off()
         self._changed()
         raise DockRefused(f"{self.role} took over rows that were behind; it starts over, empty")
 
-    def _stats(self, peer: Peer, message: AskWarehouse, _: memoryview) -> Reply:
+    def _stats(self, peer: Peer, message: AskWarehouseStats, _: memoryview) -> Reply:
         store = self.store
         return Reply(
             message=WarehouseStats(
@@ -294,45 +293,45 @@ class WarehouseServer(DockServer):
                 unacknowledged=store.unacknowledged(),
                 batches={n: b.live for n, b in store.batches.items() if b.live},
                 **self.replication(),
-                **self._held_for_another(),
+                **self._standby_stats(),
             )
         )
 
     def _inspect(self, peer: Peer, message: Inspect, _: memoryview) -> Reply:
         waiting = {"puts": len(self._puts), "writes": len(self._writes)}
         readers = {"pins": self._reads.num_pins, "expired_pins": self._reads.expired_pins}
-        told = {**inspection(self.store), "waiting_for_room": waiting, **readers}
-        return Reply(message=Inspection(told={"role": self.role, **told, **self.replication()}))
+        state = {**inspection(self.store), "waiting_for_room": waiting, **readers}
+        return Reply(message=Inspection(told={"role": self.role, **state, **self.replication()}))
 
     def replication(self) -> dict[str, Any]:
-        """Whether its rows are in a standby too, and how often they were not; empty with one copy."""
+        """Return whether its rows are in a standby too, and how often they were not; empty with one copy."""
         if not self._warehouses:
             return {}
         return {"replicated": self._link.replicated, "times_alone": self._link.times_alone}
 
-    def _held_for_another(self) -> dict[str, Any]:
+    def _standby_stats(self) -> dict[str, Any]:
         if not self._warehouses:
             return {}
-        held = self._standby.store
+        standby_store = self._standby.store
         return {
-            "standby_rows": held.num_rows if held is not None else 0,
-            "standby_bytes": held.charged_bytes if held is not None else 0,
+            "standby_rows": standby_store.num_rows if standby_store is not None else 0,
+            "standby_bytes": standby_store.charged_bytes if standby_store is not None else 0,
         }
 
     def _full(self, waited_seconds: float) -> DockFull:
         store, stuck = self.store, self.store.stuck_state()
-        who = "no row is ready for any state"
+        cause = "no row is ready for any state"
         if stuck is not None:
-            who = f"state {stuck[0]} has not acknowledged {stuck[1]} rows that are ready for it"
+            cause = f"state {stuck[0]} has not acknowledged {stuck[1]} rows that are ready for it"
         return DockFull(
             f"{self.role} stayed full for {waited_seconds:.3g} s: {store.charged_bytes} of "
             f"{store.capacity_bytes} bytes hold {store.num_rows} rows, and readers hold "
-            f"{store.slabs.retained_bytes} bytes of freed ones; {who}; find out why it does not go "
+            f"{store.slabs.retained_bytes} bytes of freed ones; {cause}; find out why it does not go "
             "on, or raise spec.dock.capacity"
         )
 
     def _changed(self) -> None:
-        """After a change: let parked messages in as far as there is room, then broadcast."""
+        """React to a change: admit parked messages that fit, then broadcast."""
         self._writes.let_in()
         self._puts.let_in()
         self._prefault_ahead()
@@ -340,10 +339,10 @@ class WarehouseServer(DockServer):
         self._link.after(lambda: self._broadcast.publish(notices))
 
     def _prefault_ahead(self) -> None:
-        """Make memory present in the background before it is written; what never is used never is."""
+        """Populate memory in the background before it is written; unused memory stays unpopulated."""
         memory, used = self.store.slabs.memory, self.store.slabs.arena.high_water
-        wanted = min(memory.num_bytes, max(PREFAULT_BYTES, 2 * used))
+        target_bytes = min(memory.num_bytes, max(PREFAULT_BYTES, 2 * used))
         idle = self._prefault is None or self._prefault.done()
-        if idle and memory.populated_bytes < wanted:
+        if idle and memory.populated_bytes < target_bytes:
             loop = asyncio.get_running_loop()
-            self._prefault = loop.run_in_executor(None, memory.populate, wanted)
+            self._prefault = loop.run_in_executor(None, memory.populate, target_bytes)

@@ -1,8 +1,8 @@
-"""Looking again for some microseconds before sleeping, as long as that pays.
+"""Busy polling for some microseconds before sleeping, as long as that pays.
 
-On a machine with a free core an answer often comes sooner than a sleeper would wake up. Whoever looked in
-vain sleeps at once the next times, ever more of them: where no core is free, looking keeps the other side
-from answering.
+On a machine with a free core an answer often arrives sooner than a sleeping process would wake up. A poller
+without success sleeps directly the next times, for increasingly many calls: where no core is free, polling
+delays the other side's answer.
 """
 
 import asyncio
@@ -14,48 +14,49 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SECONDS = 60e-6
-"""For which it looks; about twice what waking up costs."""
+"""Duration of polling; about twice what waking up costs."""
 MOST_SLEPT = 256
-"""Times that it sleeps at once after many in vain."""
+"""Maximum number of calls that sleep directly after repeated failures."""
 
 
-class BusyLook:
-    """Looks for what one caller waits for."""
+class BusyPoller:
+    """Polls for one caller."""
 
     def __init__(self) -> None:
         self._sleeps = self._slept = 0
 
-    def until(self, look: Callable[[], Sequence[T]]) -> Sequence[T]:
-        """What was found, nothing where that did not come in time or is not worth trying."""
+    def until(self, poll: Callable[[], Sequence[T]]) -> Sequence[T]:
+        """Return the results of the first successful poll, or nothing where none came in time or polling does
+        not pay."""
         if self._slept < self._sleeps:
             self._slept += 1
             return ()
         self._slept = 0
         end = time.perf_counter() + SECONDS
         while time.perf_counter() < end:
-            if found := look():
+            if results := poll():
                 self._sleeps = 0
-                return found
+                return results
         self._sleeps = min(MOST_SLEPT, 2 * self._sleeps + 1)
         return ()
 
 
 class BusySelector(selectors.DefaultSelector):
-    """Of a loop, that serves what comes within microseconds of what it has just served."""
+    """The selector of a loop; it polls briefly for events that follow within microseconds."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._look = BusyLook()
+        self._poller = BusyPoller()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """See selectors."""
+        """Poll before blocking; see `selectors.BaseSelector.select`."""
         if timeout is None or timeout > 0:
-            found = self._look.until(lambda: super(BusySelector, self).select(0))
-            if found:
-                return list(found)
+            events = self._poller.until(lambda: super(BusySelector, self).select(0))
+            if events:
+                return list(events)
         return super().select(timeout)
 
 
 def new_loop() -> asyncio.SelectorEventLoop:
-    """A loop with such a selector."""
+    """Return an event loop with a BusySelector."""
     return asyncio.SelectorEventLoop(BusySelector())

@@ -1,6 +1,6 @@
 """A client's blocking connection to one dock server: one request at a time, reconnecting.
 
-Requests are idempotent by protocol, so one that broke off is sent again to the restarted server
+Requests are idempotent by protocol. A request that was interrupted is sent again to the restarted server
 until its deadline.
 """
 
@@ -16,34 +16,41 @@ import msgspec
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.wire import tcp, unix
-from rljob_runtime.dock.wire.encoding import Outgoing
+from rljob_runtime.dock.wire.encoding import OutgoingColumns
 from rljob_runtime.dock.wire.failures import DAMAGED, error_of
-from rljob_runtime.dock.wire.frames import DamagedFrame, Frame, Kind, MalformedFrame, Message
-from rljob_runtime.dock.wire.messages import Failure, Hello, Request, Waits, Welcome
+from rljob_runtime.dock.wire.frames import (
+    DamagedFrame,
+    DockMessage,
+    Frame,
+    FrameKind,
+    MalformedFrame,
+)
+from rljob_runtime.dock.wire.messages import FailureReply, Hello, Request, WaitingRequest, Welcome
 from rljob_runtime.dock.wire.stream import Stream
 from rljob_runtime.errors import DockError, DockTimeout
 
-A = TypeVar("A", bound=Message)
+A = TypeVar("A", bound=DockMessage)
 
 log = logging.getLogger(__name__)
 
 ANSWER_MARGIN_SECONDS = 5.0
-"""How much longer than the server's own deadline a client waits for its answer."""
+"""Time that a client waits for an answer beyond the server's own deadline."""
 PAUSE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who asks. session: unique for each client, so that a restarted owner is another."""
+class ClientIdentity:
+    """The identity of a client. session: unique for each client, so that a restarted owner has a new one."""
 
     owner: str
     session: str
 
 
 class Channel:
-    """One connection. find: the dock's address now; role: the server at its end.
+    """A connection to one server.
 
-    on_connect: called with the frame of the welcome after each (re)connection.
+    find: returns the dock's current address. role: the server at the other end. on_connect: called with the
+    frame of the welcome after each (re)connection.
     """
 
     def __init__(
@@ -51,46 +58,47 @@ class Channel:
         *,
         role: str,
         find: Callable[[], DockAddress],
-        identity: Identity,
+        identity: ClientIdentity,
         on_connect: Callable[["Channel", Frame], None] | None = None,
     ) -> None:
         self.role = role
-        self._find = find
+        self._resolve = find
         self._identity = identity
         self._on_connect = on_connect
         self._stream: Stream | None = None
 
     def fileno(self) -> int:
-        """The socket's descriptor, -1 when not connected; readable while idle means lost."""
+        """Return the socket's descriptor, -1 when not connected; readable while idle means that it is
+        lost."""
         return -1 if self._stream is None else self._stream.fileno()
 
     def ask(
-        self, message: Request[A], columns: Outgoing | None = None, *, timeout_seconds: float
+        self, message: Request[A], columns: OutgoingColumns | None = None, *, timeout_seconds: float
     ) -> A:
-        """As request, where the answer has no payload."""
+        """Send a request whose answer has no payload; see `request`."""
         return self.request(message, columns, timeout_seconds=timeout_seconds)[0]
 
     def request(
-        self, message: Request[A], columns: Outgoing | None = None, *, timeout_seconds: float
+        self, message: Request[A], columns: OutgoingColumns | None = None, *, timeout_seconds: float
     ) -> tuple[A, memoryview]:
         """Send and wait for the answer and its payload, reconnecting until the deadline.
 
-        columns: their heads become the message's. timeout_seconds: also what a server is told that may let
-        the message wait (what is left). Raises DockTimeout when the server is not reached, and what the
-        server answers.
+        columns: their heads become the message's. timeout_seconds: the remaining part of it is also sent to a
+        server that may let the message wait. Raises DockTimeout when the server is not reached, and the error
+        that the server answers with.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
             try:
                 self._connect(deadline)
-                left = max(0.0, deadline - time.monotonic())
-                if isinstance(message, Waits):
-                    message = msgspec.structs.replace(message, timeout=left)
+                remaining = max(0.0, deadline - time.monotonic())
+                if isinstance(message, WaitingRequest):
+                    message = msgspec.structs.replace(message, timeout=remaining)
                 limit = deadline + ANSWER_MARGIN_SECONDS
                 self._send(message, columns, limit)
                 answer = self._receive(limit)
                 return answer.read(message.answer), answer.payload
-            except (OSError, EOFError) as error:  # a DamagedFrame too
+            except (OSError, EOFError) as error:  # includes DamagedFrame
                 if isinstance(error, DamagedFrame):
                     log.warning("%s asked again: %s", self.role, error)
                 self.close()
@@ -104,8 +112,8 @@ class Channel:
                 self.close()
                 raise DockError(f"{self.role} answered what cannot be read: {error}") from error
 
-    def notify(self, message: Message) -> None:
-        """Send what has no answer; lost with the connection if that is broken."""
+    def notify(self, message: DockMessage) -> None:
+        """Send a message without an answer; it is lost with the connection if that is broken."""
         if self._stream is None:
             return
         try:
@@ -114,7 +122,7 @@ class Channel:
             self.close()
 
     def close(self) -> None:
-        """Disconnect; the next request connects again."""
+        """Close the connection; the next request connects again."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
@@ -122,19 +130,19 @@ class Channel:
     def _connect(self, deadline: float) -> None:
         if self._stream is not None:
             return
-        left = max(PAUSE_SECONDS, deadline - time.monotonic())
-        place = self._find().server(self.role)
-        self._stream = Stream(tcp.connect(place, left))
+        remaining = max(PAUSE_SECONDS, deadline - time.monotonic())
+        address = self._resolve().server(self.role)
+        self._stream = Stream(tcp.connect(address, remaining))
         try:
-            self._welcomed(self._hello(deadline), deadline)
+            self._on_welcome(self._hello(deadline), deadline)
         except DockError:
             self.close()
             raise
 
     def _hello(self, deadline: float) -> Frame:
-        """Show the token; returns the welcome."""
+        """Send the token; return the frame of the welcome."""
         hello = Hello(
-            token=self._find().token,
+            token=self._resolve().token,
             role=self.role,
             owner=self._identity.owner,
             session=self._identity.session,
@@ -143,14 +151,14 @@ class Channel:
         self._stream.send(hello, (), deadline + ANSWER_MARGIN_SECONDS)
         return self._receive(deadline + ANSWER_MARGIN_SECONDS)
 
-    def _welcomed(self, frame: Frame, deadline: float) -> None:
-        """The server knows us now."""
+    def _on_welcome(self, frame: Frame, deadline: float) -> None:
+        """Report the connection and switch to a local path where there is one."""
         if self._on_connect is not None:
             self._on_connect(self, frame)
-        self._go_local(frame, deadline)
+        self._use_local_path(frame, deadline)
 
-    def _go_local(self, frame: Frame, deadline: float) -> None:
-        """To a server of this machine over its unix socket, where it has one that is reached."""
+    def _use_local_path(self, frame: Frame, deadline: float) -> None:
+        """Switch to the server's unix socket where it is on this machine and reachable."""
         welcome = frame.read(Welcome)
         if not welcome.socket or welcome.machine != unix.machine_id():
             return
@@ -162,7 +170,7 @@ class Channel:
 
     @contextlib.contextmanager
     def _over_socket(self, path: Path, deadline: float) -> Iterator[Frame]:
-        """Go on over the unix socket, with its welcome; over TCP again when that or the block fails."""
+        """Switch to the unix socket and yield its welcome; return to TCP when that or the block fails."""
         over_tcp, self._stream = self._stream, None
         assert over_tcp is not None, "move before connect"
         try:
@@ -174,31 +182,31 @@ class Channel:
             raise
         over_tcp.close()
 
-    def _send(self, message: Message, columns: Outgoing | None, deadline: float) -> None:
+    def _send(self, message: DockMessage, columns: OutgoingColumns | None, deadline: float) -> None:
         assert self._stream is not None, "send before connect"
-        parts: Sequence[memoryview | bytes] = ()
+        buffers: Sequence[memoryview | bytes] = ()
         if columns is not None:
-            heads, parts = columns.payload()
+            heads, buffers = columns.payload()
             message = msgspec.structs.replace(message, columns=heads)
-        self._stream.send(message, parts, deadline)
+        self._stream.send(message, buffers, deadline)
 
     def _receive(self, deadline: float) -> Frame:
-        """The answer. Raises the error that the server answered with."""
+        """Return the answer. Raises the error that the server answered with."""
         assert self._stream is not None, "receive before connect"
-        return _answered(self._stream.receive(deadline))
+        return _raise_failure(self._stream.receive(deadline))
 
     def _receive_descriptors(self, count: int, deadline: float) -> list[int]:
-        """Wait for an answer with so many file descriptors, which are the caller's then."""
+        """Wait for an answer with `count` file descriptors; the caller owns them."""
         assert self._stream is not None, "receive before connect"
         frame, descriptors = self._stream.receive_descriptors(count, deadline)
-        _answered(frame)
+        _raise_failure(frame)
         if len(descriptors) != count:
             raise DockError(f"{self.role} answered with {len(descriptors)} of {count} descriptors")
         return descriptors
 
 
-def _answered(frame: Frame) -> Frame:
-    if frame.kind is Kind.FAILED:
-        failure = frame.read(Failure)
+def _raise_failure(frame: Frame) -> Frame:
+    if frame.kind is FrameKind.FAILED:
+        failure = frame.read(FailureReply)
         raise DamagedFrame(failure.text) if failure.code == DAMAGED else error_of(failure)
     return frame

@@ -1,7 +1,7 @@
 """Columns on the wire and in a warehouse's memory: heads beside raw bytes.
 
-Client and servers share this code. Values are little-endian, C order; in a payload each column starts
-at a 64-byte boundary.
+Client and servers share this code. Values are little-endian, C order; in a payload each column starts at a
+64-byte boundary.
 """
 
 import math
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from rljob_runtime.dock.bit_sums import row_sums
 from rljob_runtime.dock.columns import (
     DTYPES,
-    Apart,
     Buffer,
+    ChunkedColumn,
     Column,
     Format,
-    Packed,
+    PackedColumn,
     Ragged,
-    Scattered,
+    ScatteredArrays,
     as_bytes,
     format_of,
     known_format,
 )
 from rljob_runtime.dock.wire.frames import MalformedFrame
-from rljob_runtime.dock.wire.messages import ColumnHead, NewColumn, packed
+from rljob_runtime.dock.wire.messages import ColumnHead, NewColumn, pack_numbers
 
 ALIGNMENT_BYTES = 64
 MAX_VALUES = 1 << 40
@@ -35,60 +35,67 @@ NO_COLUMNS: Mapping[str, Column] = {}
 
 
 def padding(num_bytes: int) -> bytes:
-    """Zero bytes that lead from there to the next column's boundary."""
+    """Return zero bytes from `num_bytes` to the next column's boundary."""
     return bytes(-num_bytes % ALIGNMENT_BYTES)
 
 
-def aligned(num_bytes: int) -> int:
-    """Where the next column begins."""
+def align_up(num_bytes: int) -> int:
+    """Return the offset of the next column, after `num_bytes`."""
     return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-class Outgoing:
-    """Columns on their way to a warehouse; but for small rows, values are copied by `copy_to` alone."""
+class OutgoingColumns:
+    """Columns on their way to a warehouse; except for small rows, only `copy_to` copies values."""
 
     def __init__(
         self, columns: Mapping[str, Column], group_columns: Mapping[str, Column] = NO_COLUMNS
     ) -> None:
-        self._columns = [_Encoded.of(name, column, False) for name, column in columns.items()]
-        self._columns += [_Encoded.of(name, own, True) for name, own in group_columns.items()]
-        self.num_bytes = sum([aligned(len(own.data)) for own in self._columns])
+        self._columns = [
+            _EncodedColumn.encode(name, column, False) for name, column in columns.items()
+        ]
+        self._columns += [
+            _EncodedColumn.encode(name, group_column, True)
+            for name, group_column in group_columns.items()
+        ]
+        self.num_bytes = sum([align_up(len(encoded.data)) for encoded in self._columns])
 
     def copy_to(self, target: memoryview) -> list[NewColumn]:
-        """Lay them there as a payload has them; their heads."""
-        heads, place = list[NewColumn](), 0
-        for own in self._columns:
-            end = place + len(own.data)
-            part = target[place:end]
-            if isinstance(own.data, Scattered):
-                own.data.copy_to(part)
+        """Copy the columns to memory in a payload's layout; return their heads."""
+        heads, offset = list[NewColumn](), 0
+        for column in self._columns:
+            end = offset + len(column.data)
+            chunk = target[offset:end]
+            if isinstance(column.data, ScatteredArrays):
+                column.data.copy_to(chunk)
             else:
-                part[:] = own.data
-            heads.append(own.head(row_sums(part, own.form.word_bytes, own.sizes)))
-            place = aligned(end)
+                chunk[:] = column.data
+            heads.append(column.head(row_sums(chunk, column.form.word_bytes, column.sizes)))
+            offset = align_up(end)
         return heads
 
     def payload(self) -> tuple[list[NewColumn], list[memoryview | bytes]]:
-        """Their heads, and their bytes in parts."""
-        heads, parts = list[NewColumn](), list[memoryview | bytes]()
-        for own in self._columns:
-            word = own.form.word_bytes
-            if isinstance(own.data, Scattered):
-                views = own.data.views()
+        """Return the heads, and the bytes as a list of buffers."""
+        heads, buffers = list[NewColumn](), list[memoryview | bytes]()
+        for column in self._columns:
+            word = column.form.word_bytes
+            if isinstance(column.data, ScatteredArrays):
+                views = column.data.views()
                 size_of = np.array([len(view) for view in views])
-                each = zip(views, size_of, strict=True)
-                sums = np.concatenate([row_sums(v, word, n.reshape(1)) for v, n in each])
-                parts += views
+                views_with_sizes = zip(views, size_of, strict=True)
+                sums = np.concatenate(
+                    [row_sums(v, word, n.reshape(1)) for v, n in views_with_sizes]
+                )
+                buffers += views
             else:
-                sums = row_sums(own.data, word, own.sizes)
-                parts.append(own.data)
-            heads.append(own.head(sums))
-            parts.append(padding(len(own.data)))
-        return heads, parts
+                sums = row_sums(column.data, word, column.sizes)
+                buffers.append(column.data)
+            heads.append(column.head(sums))
+            buffers.append(padding(len(column.data)))
+        return heads, buffers
 
 
-class _Encoded(NamedTuple):
-    """sizes: bytes of each row."""
+class _EncodedColumn(NamedTuple):
+    """A column with its format. sizes: bytes of each row."""
 
     name: str
     form: Format
@@ -98,9 +105,9 @@ class _Encoded(NamedTuple):
     of_groups: bool
 
     @classmethod
-    def of(cls, name: str, column: Column, of_groups: bool) -> "_Encoded":
-        form = column.form if isinstance(column, Apart) else format_of(column)
-        data = column.buffer() if isinstance(column, Apart) else as_bytes(column.values)
+    def encode(cls, name: str, column: Column, of_groups: bool) -> "_EncodedColumn":
+        form = column.form if isinstance(column, ChunkedColumn) else format_of(column)
+        data = column.buffer() if isinstance(column, ChunkedColumn) else as_bytes(column.values)
         lengths = column.lengths
         return cls(name, form, lengths, lengths * form.value_bytes, data, of_groups)
 
@@ -110,113 +117,118 @@ class _Encoded(NamedTuple):
             name=self.name,
             dtype=form.dtype,
             tail=form.tail,
-            lengths=packed(self.lengths),
+            lengths=pack_numbers(self.lengths),
             of_groups=self.of_groups,
-            sums=packed(sums),
+            sums=pack_numbers(sums),
         )
 
 
 def decode_columns(heads: Iterable[ColumnHead], payload: memoryview) -> dict[str, Ragged]:
-    """Columns from heads and payload; the values are views of the payload.
+    """Decode columns from heads and payload; the values are views of the payload.
 
     Raises MalformedFrame when sizes disagree or a type is unknown.
     """
-    parts = _laid_out(heads, payload, ALIGNMENT_BYTES)
-    return {name: _ragged(part.form, part.lengths, part.data) for name, part in parts.items()}
+    layouts = _layouts(heads, payload, ALIGNMENT_BYTES)
+    return {
+        name: _ragged(layout.form, layout.lengths, layout.data) for name, layout in layouts.items()
+    }
 
 
-def packed_columns(
+def decode_packed_columns(
     heads: Sequence[NewColumn], payload: memoryview, *, alignment_bytes: int = ALIGNMENT_BYTES
-) -> dict[str, Packed]:
-    """As decode_columns, as they are stored."""
-    parts = _laid_out(heads, payload, alignment_bytes)
-    columns: dict[str, Packed] = {}
+) -> dict[str, PackedColumn]:
+    """Decode columns as they are stored; otherwise like `decode_columns`."""
+    layouts = _layouts(heads, payload, alignment_bytes)
+    columns: dict[str, PackedColumn] = {}
     for head in heads:
         if len(head.sums) != len(head.lengths):
             raise MalformedFrame(
                 f"column {head.name!r} has {len(head.lengths)} bytes of lengths, {len(head.sums)} of "
                 "sums"
             )
-        form, lengths, data, place = parts[head.name]
-        columns[head.name] = Packed(form, lengths, data, array("q", head.sums), place)
+        form, lengths, data, offset = layouts[head.name]
+        columns[head.name] = PackedColumn(form, lengths, data, array("q", head.sums), offset)
     return columns
 
 
-class _Part(NamedTuple):
-    """A column in a payload. place: of its first byte."""
+class _ColumnLayout(NamedTuple):
+    """A column in a payload. offset: of its first byte."""
 
     form: Format
     lengths: list[int]
     data: memoryview
-    place: int
+    offset: int
 
 
-def _laid_out(
+def _layouts(
     heads: Iterable[ColumnHead], payload: memoryview, alignment_bytes: int
-) -> dict[str, _Part]:
-    found: dict[str, _Part] = {}
-    place = 0
+) -> dict[str, _ColumnLayout]:
+    layouts: dict[str, _ColumnLayout] = {}
+    offset = 0
     for head in heads:
         name = head.name
-        form, lengths, size = _described(head)
-        end = place + size
-        if end > len(payload) or name in found:
+        form, lengths, size = _parse_head(head)
+        end = offset + size
+        if end > len(payload) or name in layouts:
             raise MalformedFrame(
                 f"column {name!r} is there twice or ends at byte {end} of {len(payload)}"
             )
-        found[name] = _Part(form, lengths, payload[place:end], place)
-        place = end + -size % alignment_bytes
-    if place != len(payload):
-        raise MalformedFrame(f"columns end at byte {place} of {len(payload)}")
-    return found
+        layouts[name] = _ColumnLayout(form, lengths, payload[offset:end], offset)
+        offset = end + -size % alignment_bytes
+    if offset != len(payload):
+        raise MalformedFrame(f"columns end at byte {offset} of {len(payload)}")
+    return layouts
 
 
-def column_of(head: ColumnHead, data: memoryview) -> Ragged:
-    """A column from its head and just its bytes, of which the values are a view.
+def decode_column(head: ColumnHead, data: memoryview) -> Ragged:
+    """Return a column from its head and exactly its bytes; the values are a view of them.
 
     Raises MalformedFrame.
     """
-    form, lengths, size = _described(head)
+    form, lengths, size = _parse_head(head)
     if size != len(data):
         raise MalformedFrame(f"column {head.name!r} has {len(data)} bytes, not its lengths'")
     return _ragged(form, lengths, data)
 
 
-def apart_of(head: ColumnHead, parts: Sequence[memoryview]) -> Apart:
-    """A column from its head and its bytes in several parts: the rows of a part are views of
-    it, but for a row that lies in more than one. Raises MalformedFrame.
+def decode_chunked_column(head: ColumnHead, chunks: Sequence[memoryview]) -> ChunkedColumn:
+    """Return a column from its head and its bytes in several chunks.
+
+    Rows are views of their chunk; a row that spans chunks is copied. Raises MalformedFrame.
     """
-    form, lengths, size = _described(head)
-    if size != sum(map(len, parts)) or not size:
+    form, lengths, size = _parse_head(head)
+    if size != sum(map(len, chunks)) or not size:
         raise MalformedFrame(f"column {head.name!r} has other bytes than its lengths'")
-    pieces: list[memoryview] = []
-    left = [part for part in reversed(parts) if len(part)]
-    whole = 0  # bytes of rows at the front of the next part
+    views: list[memoryview] = []
+    remaining = [chunk for chunk in reversed(chunks) if len(chunk)]
+    row_bytes = 0  # bytes of whole rows at the front of the next chunk
     for num_bytes in [length * form.value_bytes for length in lengths]:
-        if left and num_bytes and whole == len(left[-1]):
-            pieces.append(_take(left, whole))
-            whole = 0
-        if left and whole + num_bytes > len(left[-1]):
-            pieces += [_take(left, whole), _take(left, num_bytes)]
-            whole = 0
+        if remaining and num_bytes and row_bytes == len(remaining[-1]):
+            views.append(_take(remaining, row_bytes))
+            row_bytes = 0
+        if remaining and row_bytes + num_bytes > len(remaining[-1]):
+            views += [_take(remaining, row_bytes), _take(remaining, num_bytes)]
+            row_bytes = 0
         else:
-            whole += num_bytes
-    pieces.append(_take(left, whole))
+            row_bytes += num_bytes
+    views.append(_take(remaining, row_bytes))
     dtype, tail = DTYPES[form.dtype], form.tail
-    arrays = [np.frombuffer(piece, dtype=dtype) for piece in pieces if len(piece)]
-    each = math.prod(tail)
-    return Apart([array.reshape(len(array) // each, *tail) for array in arrays], lengths)
+    arrays = [np.frombuffer(view, dtype=dtype) for view in views if len(view)]
+    values_per_row = math.prod(tail)
+    return ChunkedColumn(
+        [array.reshape(len(array) // values_per_row, *tail) for array in arrays], lengths
+    )
 
 
-def _take(left: list[memoryview], num_bytes: int) -> memoryview:
-    """The next bytes of the parts, which are in reverse; a copy where they lie in several."""
+def _take(remaining: list[memoryview], num_bytes: int) -> memoryview:
+    """Take the next bytes of the chunks, which are in reverse order; a copy where they span chunks."""
     taken: list[memoryview] = []
     while num_bytes:
-        part = left.pop()
-        taken.append(part[:num_bytes])
+        chunk = remaining.pop()
+        taken.append(chunk[:num_bytes])
         num_bytes -= len(taken[-1])
-        if len(taken[-1]) < len(part):
-            left.append(part[len(taken[-1]) :])
+        if len(taken[-1]) < len(chunk):
+            remaining.append(chunk[len(taken[-1]) :])
     return taken[0] if len(taken) == 1 else memoryview(b"".join(taken))
 
 
@@ -226,8 +238,8 @@ def _ragged(form: Format, lengths: list[int], data: memoryview) -> Ragged:
     return Ragged(values=values.reshape(shape), lengths=np.array(lengths, dtype=np.int64))
 
 
-def _described(head: ColumnHead) -> tuple[Format, list[int], int]:
-    """What a head says: format, lengths, bytes of all rows.
+def _parse_head(head: ColumnHead) -> tuple[Format, list[int], int]:
+    """Return what a head describes: format, lengths, bytes of all rows.
 
     Raises MalformedFrame when a type is unknown or a size impossible.
     """
@@ -238,7 +250,7 @@ def _described(head: ColumnHead) -> tuple[Format, list[int], int]:
     lengths: list[int] = np.frombuffer(head.lengths, dtype="<i8").tolist()
     if min(lengths, default=0) < 0:
         raise MalformedFrame("a length is negative")
-    num_values = sum(lengths)  # which no length makes too large
+    num_values = sum(lengths)  # Python integers do not overflow
     if num_values > MAX_VALUES:
         raise MalformedFrame(f"column {head.name!r} has {num_values} values")
     form = known_format(head.dtype, head.tail)

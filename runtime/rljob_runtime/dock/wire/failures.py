@@ -1,6 +1,6 @@
-"""Errors on the wire: a server's refusal is raised again, as the same error, at its client."""
+"""Errors on the wire: a server's refusal is raised again at its client, as the same error."""
 
-from rljob_runtime.dock.wire.messages import Failure
+from rljob_runtime.dock.wire.messages import FailureReply
 from rljob_runtime.errors import (
     DockError,
     DockFull,
@@ -19,15 +19,15 @@ CODES: dict[type[DockError], str] = {
     DockError: "failed",
 }
 DAMAGED = "damaged"
-"""A request came with other bits than were sent: it is sent again, and no error."""
+"""Code for a request that arrived with other bits than were sent: it is sent again, and is no error."""
 ERRORS = {code: error for error, code in CODES.items()}
 
 
-def failure_of(error: DockError) -> Failure:
-    """The answer that tells of the error."""
-    return Failure(code=CODES[type(error)], text=str(error))
+def failure_of(error: DockError) -> FailureReply:
+    """Return the answer that reports the error."""
+    return FailureReply(code=CODES[type(error)], text=str(error))
 
 
-def error_of(failure: Failure) -> DockError:
-    """The error that such an answer tells of."""
+def error_of(failure: FailureReply) -> DockError:
+    """Return the error that the answer reports."""
     return ERRORS.get(failure.code, DockError)(failure.text)

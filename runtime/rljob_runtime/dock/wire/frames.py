@@ -1,8 +1,8 @@
-"""Frames: what goes over a dock connection, and the strict reading of their headers.
+"""Frames, the unit of a dock connection, and the strict parsing of their headers.
 
-A frame is a fixed head (magic, version, kind, header length, payload length; little-endian), a
-msgpack map, and raw bytes; a sum of its bits follows the head, and another one the rest. Nothing is ever
-unpickled. The servers and the client share this code; `messages` has the maps.
+A frame is a fixed head (magic, version, kind, header length, payload length; little-endian), a msgpack map,
+and raw bytes. A checksum follows the head, and another one the rest. Nothing is ever unpickled. The servers
+and the client share this code; `messages` defines the maps.
 """
 
 import struct
@@ -20,18 +20,18 @@ MAGIC = b"RLJD"
 VERSION = 6
 FIELDS = struct.Struct("<4sHHIQ")
 HEAD_BYTES = FIELDS.size + 4
-"""The fields and their XXH32."""
+"""Size of the fields and their XXH32."""
 SUM_BYTES = 8
-"""XXH3 of header and payload, which end with it: four times as fast as a CRC-32 by zlib."""
+"""Size of the XXH3 of header and payload, at their end: four times as fast as zlib's CRC-32."""
 DAMAGED_HEAD = "the head of a frame came with other bits than were sent"
 MAX_STRANGER_BYTES = 4096
-"""A peer that has not shown the token may send no more than this in one frame."""
+"""Maximum size of a frame from a peer that has not sent the token."""
 MAX_HEADER_BYTES = 64 << 20
 MAX_PAYLOAD_BYTES = 4 << 30
 
 
-class Kind(IntEnum):
-    """What a frame asks or answers."""
+class FrameKind(IntEnum):
+    """The kind of request or answer that a frame carries."""
 
     HELLO = 1
     DONE = 2
@@ -60,37 +60,39 @@ class Kind(IntEnum):
 
 
 class MalformedFrame(Exception):
-    """Bytes that are no frame, or a header that lacks what its kind needs."""
+    """The bytes are no frame, or a header lacks a field that its kind needs."""
 
 
 class DamagedFrame(MalformedFrame, ConnectionError):
-    """A frame came with other bits than were sent: its connection is broken, what it said is asked for
-    again."""
+    """A frame arrived with other bits than were sent.
+
+    Its connection is closed, and its request is sent again.
+    """
 
 
-KINDS = {int(kind): kind for kind in Kind}
+KINDS = {int(kind): kind for kind in FrameKind}
 
 
-class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a frame's header says: a map on the wire. One that answers has the kind DONE."""
+class DockMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The header of a frame: a map on the wire. Answers have the kind DONE."""
 
-    kind: ClassVar[Kind] = Kind.DONE
+    kind: ClassVar[FrameKind] = FrameKind.DONE
 
 
 class Frame(NamedTuple):
-    """A frame as it came. header: of use until more is received. payload: raw column bytes."""
+    """A received frame. header: valid until more is received. payload: raw column bytes."""
 
-    kind: Kind
+    kind: FrameKind
     header: bytes | memoryview
     payload: memoryview = memoryview(b"")
 
     def read(self, form: type[T]) -> T:
-        """Its message. Raises MalformedFrame."""
+        """Decode the message. Raises MalformedFrame."""
         return read(form, self.header)
 
 
-def pack(message: Message, payload_bytes: int = 0) -> bytes:
-    """A frame's head and header; on the wire the payload's bytes follow, and the sum of all but the head."""
+def pack(message: DockMessage, payload_bytes: int = 0) -> bytes:
+    """Return a frame's head and header; on the wire the payload and the sum of header and payload follow."""
     body = _encoder.encode(message)
     if len(body) > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
         raise ValueError(
@@ -108,25 +110,27 @@ def pack_head(
     magic: bytes = MAGIC,
     version: int = VERSION,
 ) -> bytes:
-    """The fixed head with its sum."""
+    """Return the fixed head with its sum."""
     fields = FIELDS.pack(magic, version, kind, header_bytes, payload_bytes)
     return fields + xxh32_digest(fields)
 
 
-def check_body(found: bytes, sent: memoryview, kind: Kind, num_bytes: int) -> None:
+def check_body(actual: bytes, expected: memoryview, kind: FrameKind, num_bytes: int) -> None:
     """Raise DamagedFrame unless the sums of header and payload are equal."""
-    if found != sent:
+    if actual != expected:
         raise DamagedFrame(f"{kind.name} of {num_bytes} bytes came with other bits than were sent")
 
 
 def read_head(
-    data: bytes | bytearray | memoryview, place: int = 0, *, trusted: bool
-) -> tuple[Kind, int, int]:
-    """(kind, header bytes, payload bytes) of the fixed head at `place`. Raises MalformedFrame, DamagedFrame
-    where a trusted peer's says nothing."""
-    magic, version, kind, header_bytes, payload_bytes = FIELDS.unpack_from(data, place)
-    end = place + FIELDS.size
-    intact = xxh32_digest(memoryview(data)[place:end]) == data[end : end + 4]
+    data: bytes | bytearray | memoryview, offset: int = 0, *, trusted: bool
+) -> tuple[FrameKind, int, int]:
+    """Return (kind, header bytes, payload bytes) of the fixed head at `offset`.
+
+    Raises MalformedFrame; DamagedFrame where the head of a trusted peer does not match its sum.
+    """
+    magic, version, kind, header_bytes, payload_bytes = FIELDS.unpack_from(data, offset)
+    end = offset + FIELDS.size
+    intact = xxh32_digest(memoryview(data)[offset:end]) == data[end : end + 4]
     if trusted and not intact:
         raise DamagedFrame(DAMAGED_HEAD)
     if magic != MAGIC:
@@ -135,27 +139,29 @@ def read_head(
         raise MalformedFrame(f"protocol version {version}; this side speaks {VERSION}")
     if not intact:
         raise DamagedFrame(DAMAGED_HEAD)
-    known = KINDS.get(kind)
-    if known is None:
+    frame_kind = KINDS.get(kind)
+    if frame_kind is None:
         raise MalformedFrame(f"kind {kind} is unknown")
     if not trusted and header_bytes + payload_bytes > MAX_STRANGER_BYTES:
         raise MalformedFrame(f"{header_bytes + payload_bytes} bytes before the token was shown")
     if header_bytes > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
         raise MalformedFrame(f"{header_bytes} + {payload_bytes} bytes are over the limit")
-    return known, header_bytes, payload_bytes
+    return frame_kind, header_bytes, payload_bytes
 
 
 def pack_value(value: object) -> bytes:
-    """A value as msgpack."""
+    """Encode a value as msgpack."""
     return _encoder.encode(value)
 
 
 def read(form: type[T], packed: bytes | memoryview) -> T:
-    """A message, or another value. Fields that it does not know are ignored. Raises MalformedFrame,
-    which names the message, the field and what is wrong with it."""
+    """Decode a message or another value; unknown fields are ignored.
+
+    Raises MalformedFrame, which names the message, the field and what is wrong with it.
+    """
     try:
         value: T = _decoder(form).decode(packed)
-    except (ValueError, RecursionError) as error:  # also of bytes that are no Unicode
+    except (ValueError, RecursionError) as error:  # also raised for bytes that are no Unicode
         raise MalformedFrame(f"{form.__name__}: {error}") from None
     return value
 

@@ -1,7 +1,7 @@
-"""The bytes of a warehouse: a memfd that other processes may map, or memory of its own.
+"""The bytes of a warehouse: a memfd that other processes may map, or private memory.
 
-The memfd can neither shrink nor grow, so a map of it is always whole. It has no name in any file system:
-nothing is left when all processes die.
+The memfd can neither shrink nor grow, so every map of it stays complete. It has no name in any file system:
+it disappears when all its processes end.
 """
 
 import fcntl
@@ -13,18 +13,18 @@ import threading
 log = logging.getLogger(__name__)
 
 Span = tuple[int, int]
-"""(first byte, byte after the last)."""
+"""A pair: first byte, byte after the last."""
 
 SLICE_BYTES = 1 << 20
-"""Made present at once; about a millisecond."""
+"""Bytes that are populated in one step, which takes about a millisecond."""
 SIZE_SEALS = 0x1 | 0x2 | 0x4  # no further seals, no shrinking, no growing
 MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23  # Linux 5.14
 
 
-class Memory:
-    """`num_bytes`, rounded up to pages, zero at first.
+class WarehouseMemory:
+    """A block of `num_bytes`, rounded up to pages and initially zero.
 
-    shared: as a memfd, where the system has them; `shareable` says whether it is one.
+    shared: as a memfd, where the system supports them; `shareable` is True where it is one.
     """
 
     def __init__(self, num_bytes: int, *, shared: bool = False) -> None:
@@ -47,17 +47,17 @@ class Memory:
         return self._descriptor is not None
 
     def open_read_only(self) -> int:
-        """A new descriptor of the memory that nobody can write through; the caller closes it."""
+        """Return a new read-only descriptor of the memory; the caller closes it."""
         return self._open(os.O_RDONLY)
 
     def open_writable(self) -> int:
-        """A new descriptor for one who writes where it may; the caller closes it."""
+        """Return a new writable descriptor of the memory; the caller closes it."""
         return self._open(os.O_RDWR)
 
     def populate(self, end: int) -> None:
-        """Make the pages up to `end` present: a first write would cost several times as much.
+        """Populate the pages up to `end`, because a first write would cost several times as much.
 
-        Safe in another thread; where the system cannot, they come as they are written.
+        Safe in another thread. Where the system cannot populate pages, the first write does.
         """
         end = min(-(-end // SLICE_BYTES) * SLICE_BYTES, self.num_bytes)
         while self.populated_bytes < end:
@@ -69,7 +69,7 @@ class Memory:
                 self.populated_bytes = start + size
 
     def close(self) -> None:
-        """Close the descriptor; the memory goes with the last map of it."""
+        """Close the descriptor; the memory is freed with its last map."""
         with self._lock:
             self._closed = True
             if self._descriptor is not None:
@@ -83,14 +83,14 @@ class Memory:
     def _populate(self, start: int, size: int) -> None:
         try:
             if self._descriptor is not None:
-                os.posix_fallocate(self._descriptor, start, size)  # lets other threads run
+                os.posix_fallocate(self._descriptor, start, size)  # releases the GIL
             self._map.madvise(MADV_POPULATE_WRITE, start, size)
         except OSError as error:
             log.debug("bytes %d+%d of the arena are not present yet: %s", start, size, error)
 
 
 def _memfd(num_bytes: int) -> int | None:
-    """A memfd of that size, or None where the system has none."""
+    """Return a memfd of that size, or None where the system has none."""
     if not hasattr(os, "memfd_create"):
         return None
     try:

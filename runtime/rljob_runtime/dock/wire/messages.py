@@ -1,7 +1,7 @@
-"""Every message of the dock: what is asked, and what its answer says. docs/dock.md tells who sends which.
+"""Every message of the dock: requests and their answers. docs/dock.md lists who sends which.
 
-A sender makes one; a receiver gets it with all types checked. Small things that come in numbers are
-named tuples, lists on the wire.
+A sender constructs a message; a receiver decodes it with all types checked. Small records that are sent in
+large numbers are named tuples, which are lists on the wire.
 """
 
 from functools import cache
@@ -13,32 +13,32 @@ from msgspec import Meta, Struct, field
 from rljob_runtime.dock.growing import Array
 from rljob_runtime.dock.names import PackedNames
 from rljob_runtime.dock.rows import Share
-from rljob_runtime.dock.wire.frames import Kind, MalformedFrame, Message
+from rljob_runtime.dock.wire.frames import DockMessage, FrameKind, MalformedFrame
 
-A = TypeVar("A", bound=Message)
+A = TypeVar("A", bound=DockMessage)
 
 Count = Annotated[int, Meta(ge=0)]
 NUMBER = np.dtype("<i8")
 
 
-def packed(numbers: Array) -> bytes:
-    """Whole numbers as messages carry them."""
+def pack_numbers(numbers: Array) -> bytes:
+    """Return integers as messages carry them."""
     return numbers.astype(NUMBER, copy=False).tobytes()
 
 
-def numbers_of(packed: bytes) -> Array:
-    """What `packed` made. Raises MalformedFrame."""
-    if len(packed) % NUMBER.itemsize:
-        raise MalformedFrame(f"{len(packed)} bytes are not 64-bit integers")
-    return np.frombuffer(packed, dtype=NUMBER)
+def unpack_numbers(data: bytes) -> Array:
+    """Decode the integers that `pack_numbers` encoded. Raises MalformedFrame."""
+    if len(data) % NUMBER.itemsize:
+        raise MalformedFrame(f"{len(data)} bytes are not 64-bit integers")
+    return np.frombuffer(data, dtype=NUMBER)
 
 
-class Request(Message, Generic[A], frozen=True):
-    """What is asked; its parameter is the answer."""
+class Request(DockMessage, Generic[A], frozen=True):
+    """A request; its type parameter is the type of the answer."""
 
     @property
     def answer(self) -> type[A]:
-        """What the answer is read as."""
+        """The type that the answer is decoded as."""
         return _answer_to(type(self))
 
 
@@ -48,40 +48,43 @@ def _answer_to(request: type[Request[A]]) -> type[A]:
     return form
 
 
-class Waits(Request[A], frozen=True, kw_only=True):
+class WaitingRequest(Request[A], frozen=True, kw_only=True):
     """A request that waits at the server until it can be answered."""
 
     timeout: float = 0.0
-    """Seconds for which the client still waits; its channel says so."""
+    """Seconds for which the client still waits; its channel sets the value."""
 
 
-class Done(Message, frozen=True):
-    """It was carried out."""
+class DoneReply(DockMessage, frozen=True):
+    """The answer to a request that was carried out."""
 
 
-DONE = Done()
+DONE = DoneReply()
 
 
-class Failure(Message, frozen=True, kw_only=True):
-    """It was not. code: of `failures`."""
+class FailureReply(DockMessage, frozen=True, kw_only=True):
+    """The answer to a request that was not carried out. code: one of `failures`."""
 
-    kind: ClassVar[Kind] = Kind.FAILED
+    kind: ClassVar[FrameKind] = FrameKind.FAILED
     code: str
     text: str
 
 
-class Welcome(Message, frozen=True, kw_only=True):
-    """The token was right. machine: equal for processes that can share memory."""
+class Welcome(DockMessage, frozen=True, kw_only=True):
+    """The answer to a Hello with the right token. machine: equal for processes that can share memory."""
 
     role: str
     machine: str
     socket: str
-    """Path of the unix socket, empty where there is none: `no_socket` says why."""
+    """Path of the unix socket; empty where there is none, then `no_socket` has the reason."""
     no_socket: str
 
 
 class WarehouseWelcome(Welcome, frozen=True, kw_only=True):
-    """A warehouse's. capacity: bytes. pin_seconds: how long an attached reader may look at an answer."""
+    """The welcome of a warehouse.
+
+    capacity: bytes. pin_seconds: how long an attached reader may use an answer.
+    """
 
     epoch: str
     capacity: int
@@ -89,37 +92,40 @@ class WarehouseWelcome(Welcome, frozen=True, kw_only=True):
 
 
 class ControllerWelcome(Welcome, frozen=True, kw_only=True):
-    """A controller's."""
+    """The welcome of a controller."""
 
     lease_seconds: float
 
 
 class Hello(Request[Welcome], frozen=True, kw_only=True):
-    """The first message of a connection. role: the server that is looked for."""
+    """The first message of a connection. role: the server that the client expects."""
 
-    kind: ClassVar[Kind] = Kind.HELLO
+    kind: ClassVar[FrameKind] = FrameKind.HELLO
     token: str
     role: str
     owner: str
     session: str
-    """Unique for each client, so that a restarted owner is another."""
+    """Unique for each client, so that a restarted owner has a new one."""
     standby: bool = False
-    """From a warehouse to the holder of its standby, which answers before it knows its own rows."""
+    """True from a warehouse to the holder of its standby, which answers before it has its own rows."""
 
 
 class ColumnHead(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A column but for its bytes. tail: shape of one value. lengths: values of each row, as int64."""
+    """The metadata of a column, without its bytes.
+
+    tail: shape of one value. lengths: number of values of each row, as int64.
+    """
 
     name: str
     dtype: str
     tail: Annotated[tuple[Count, ...], Meta(max_length=8)]
     lengths: bytes
     of_groups: bool = False
-    """One row a group, in order of first appearance."""
+    """True for a column with one row a group, in order of first appearance."""
 
 
 class NewColumn(ColumnHead, frozen=True, kw_only=True):
-    """A column that is put. sums: int64, of the bits of each row, as `bit_sums`."""
+    """A column that is put. sums: int64, of the bits of each row, as in `bit_sums`."""
 
     sums: bytes
 
@@ -131,132 +137,145 @@ class GrantedSlab(NamedTuple):
     end: int
 
 
-class FoundColumn(ColumnHead, frozen=True, kw_only=True):
-    """A column as it was found in a warehouse."""
+class StoredColumn(ColumnHead, frozen=True, kw_only=True):
+    """A column as a warehouse stores it."""
 
     spans: bytes = b""
-    """Where its bytes lie in the warehouse's memory: pairs of int64, start and end."""
+    """Location of its bytes in the warehouse's memory: pairs of int64, start and end."""
     total: int = 0
-    """Sum of its bits as they were written, as `bit_sums`."""
+    """Sum of its bits as they were written, as in `bit_sums`."""
 
 
 class NewRows(Struct, frozen=True, kw_only=True):
-    """New rows of whole groups, those of a group one behind the other. Numbers are int64: one a row, or
-    where it says so one a group."""
+    """New rows of whole groups; the rows of a group are contiguous.
+
+    Numbers are int64: one a row, or one a group where the field's note says that.
+    """
 
     names: PackedNames
     """Uids of the rows."""
     versions: bytes
     reserves: bytes
-    """Bytes that are kept free for what states will write to a row."""
+    """Bytes that are reserved for what states will write to a row."""
     groups: PackedNames
     """Names of the groups."""
     sizes: bytes
-    """Rows of a group."""
+    """Number of rows of each group."""
     indexes: bytes
-    """A group's number in its batch."""
+    """Index of each group in its batch."""
 
 
-class Stored(Message, frozen=True, kw_only=True):
-    """New rows were put. waited: seconds, for room; None where there was some. granted: a slab for the next
-    message, after one that lay in a slab."""
+class PutResult(DockMessage, frozen=True, kw_only=True):
+    """The answer to a put of new rows.
+
+    waited: seconds of waiting for room; None where there was room. granted: a slab for the next message,
+    after one that was in a slab.
+    """
 
     stored: int
     waited: float | None = None
     granted: GrantedSlab | None = None
 
 
-class PutRows(Waits[Stored], frozen=True, kw_only=True):
-    """New rows, whole groups together. total: of the whole batch. states: that the rows pass."""
+class PutRows(WaitingRequest[PutResult], frozen=True, kw_only=True):
+    """New rows, whole groups together.
 
-    kind: ClassVar[Kind] = Kind.PUT_ROWS
+    total: rows of the whole batch. states: states that the rows pass.
+    """
+
+    kind: ClassVar[FrameKind] = FrameKind.PUT_ROWS
     batch: str
     total: Count
     states: list[str]
     rows: NewRows
     columns: list[NewColumn]
     granted: int | None = None
-    """So many bytes of columns lie in the slab that the peer was granted, none behind the header."""
+    """Number of bytes of columns in the slab that the peer was granted; then no bytes follow the header."""
 
 
-class Written(Message, frozen=True, kw_only=True):
-    """What a write did."""
+class WriteResult(DockMessage, frozen=True, kw_only=True):
+    """The result of a write."""
 
     stored: int
-    """Rows that it was the first for."""
+    """Number of rows that this write was the first for."""
     duplicates: tuple[str, ...] = ()
     """Uids that were acknowledged before."""
     foreign: tuple[str, ...] = ()
-    """Those of them that another lease acknowledged."""
+    """Duplicates that another lease acknowledged."""
     waited: float | None = None
     granted: GrantedSlab | None = None
 
 
-class Write(Waits[Written], frozen=True, kw_only=True):
-    """A state's columns of claimed rows, which acknowledges them; without columns that alone."""
+class Write(WaitingRequest[WriteResult], frozen=True, kw_only=True):
+    """A state's columns of claimed rows, which acknowledges them; without columns it only acknowledges."""
 
-    kind: ClassVar[Kind] = Kind.WRITE
+    kind: ClassVar[FrameKind] = FrameKind.WRITE
     state: str
     lease: str
     uids: list[str]
     columns: list[NewColumn]
     version: int | None = None
-    """Of the weights that made the columns."""
+    """Version of the weights that produced the columns."""
     granted: int | None = None
 
 
-class Columns(Message, frozen=True, kw_only=True):
+class Columns(DockMessage, frozen=True, kw_only=True):
     """Columns of rows: in the payload, or with a pin in the warehouse's memory."""
 
-    columns: list[FoundColumn]
+    columns: list[StoredColumn]
     pin: int | None = None
 
 
 class Read(Request[Columns], frozen=True, kw_only=True):
-    """Columns of rows are asked for."""
+    """A request for columns of rows."""
 
-    kind: ClassVar[Kind] = Kind.READ
+    kind: ClassVar[FrameKind] = FrameKind.READ
     uids: list[str]
     columns: list[str]
 
 
-class Attach(Request[Done], frozen=True):
-    """The peer wants to map the warehouse's memory, to read and to write: two descriptors come along."""
+class Attach(Request[DoneReply], frozen=True):
+    """A request to map the warehouse's memory, to read and to write; the answer carries two descriptors."""
 
-    kind: ClassVar[Kind] = Kind.ATTACH
+    kind: ClassVar[FrameKind] = FrameKind.ATTACH
 
 
-class SlabGrant(Message, frozen=True, kw_only=True):
-    """slab: None where there is no room for one now; the columns come behind the header then."""
+class SlabGrant(DockMessage, frozen=True, kw_only=True):
+    """The answer to AskSlab.
+
+    slab: None where there is no room for one; the columns then follow the header.
+    """
 
     slab: GrantedSlab | None = None
 
 
 class AskSlab(Request[SlabGrant], frozen=True, kw_only=True):
-    """An attached peer wants to write so many bytes of columns into the warehouse's memory itself. It has one
-    such slab at most: an earlier one is given up."""
+    """A request of an attached peer for a slab of so many bytes, into which it writes columns itself.
 
-    kind: ClassVar[Kind] = Kind.ASK_SLAB
+    A peer has at most one such slab; an earlier one is given up.
+    """
+
+    kind: ClassVar[FrameKind] = FrameKind.ASK_SLAB
     num_bytes: Count
 
 
-class Release(Request[Done], frozen=True, kw_only=True):
-    """Nothing is looked at under these pins any more; is not answered."""
+class Release(Request[DoneReply], frozen=True, kw_only=True):
+    """A notification that the peer no longer uses the data under these pins; it has no answer."""
 
-    kind: ClassVar[Kind] = Kind.RELEASE
+    kind: ClassVar[FrameKind] = FrameKind.RELEASE
     pins: list[int]
 
 
-class Freed(Message, frozen=True, kw_only=True):
-    """A batch was dropped. freed: rows."""
+class DropResult(DockMessage, frozen=True, kw_only=True):
+    """The answer to DropBatch. freed: number of rows."""
 
     freed: int
 
 
-class DropBatch(Request[Freed], frozen=True, kw_only=True):
-    """Free all rows of a batch for good."""
+class DropBatch(Request[DropResult], frozen=True, kw_only=True):
+    """A request to free all rows of a batch for good."""
 
-    kind: ClassVar[Kind] = Kind.DROP_BATCH
+    kind: ClassVar[FrameKind] = FrameKind.DROP_BATCH
     batch: str
 
 
@@ -272,29 +291,32 @@ class BatchNotice(NamedTuple):
 
 
 class RowsNotice(Struct, frozen=True, kw_only=True):
-    """Rows of a batch, by their numbers in it there: a warehouse numbers them as they come, those of a group
-    one behind the other in their order. Numbers are int64, one a row, or one a group of these rows."""
+    """Rows of a batch by their numbers in the warehouse.
+
+    A warehouse numbers rows in the order of arrival; the rows of a group are contiguous. Numbers are int64,
+    one a row, or one a group of these rows.
+    """
 
     batch: str
     numbers: bytes
-    """Ascending."""
+    """Numbers of the rows, ascending."""
     names: PackedNames
     """Uids of the rows."""
     versions: bytes
     lengths: dict[str, bytes]
-    """Values of each column that the state needs; -1 where a row lacks it."""
+    """Lengths of each column that the state needs; -1 where a row lacks it."""
     firsts: bytes
-    """Number of a group's first row."""
+    """Number of the first row of each group."""
     sizes: bytes
-    """Rows that a group was put with."""
+    """Number of rows that each group was put with."""
     indexes: bytes
-    """A group's number in its batch."""
+    """Index of each group in its batch."""
     groups: PackedNames
     """Names of the groups."""
 
 
 class ColumnNotice(Struct, frozen=True, kw_only=True):
-    """A needed column of rows arrived. versions: the rows' weight versions now."""
+    """A needed column of rows arrived. versions: the rows' current weight versions."""
 
     batch: str
     column: str
@@ -304,27 +326,27 @@ class ColumnNotice(Struct, frozen=True, kw_only=True):
 
 
 class AckNotice(Struct, frozen=True, kw_only=True):
-    """The state acknowledged rows."""
+    """The state acknowledged these rows."""
 
     batch: str
     numbers: bytes
 
 
-class Notices(Message, frozen=True, kw_only=True):
-    """What happened in a warehouse, to be applied in this order."""
+class Notices(DockMessage, frozen=True, kw_only=True):
+    """Changes of a warehouse, to be applied in this order."""
 
-    kind: ClassVar[Kind] = Kind.NOTICE
+    kind: ClassVar[FrameKind] = FrameKind.NOTICE
     batches: list[BatchNotice] = field(default_factory=list)
     rows: list[RowsNotice] = field(default_factory=list)
     columns: list[ColumnNotice] = field(default_factory=list)
     acks: list[AckNotice] = field(default_factory=list)
     drops: list[str] = field(default_factory=list)
     epoch: str | None = None
-    """Alone: the warehouse has another epoch, with the rows that it had."""
+    """Sent alone: the warehouse has a new epoch, with the same rows."""
 
 
-class Snapshot(Message, frozen=True, kw_only=True):
-    """All that a controller must know of a warehouse. rows: those its state has not acknowledged."""
+class Snapshot(DockMessage, frozen=True, kw_only=True):
+    """A warehouse's state for a controller. rows: those that its state has not acknowledged."""
 
     epoch: str
     batches: list[BatchNotice]
@@ -332,59 +354,64 @@ class Snapshot(Message, frozen=True, kw_only=True):
 
 
 class Subscribe(Request[Snapshot], frozen=True, kw_only=True):
-    """A controller wants a snapshot, and notices from then on. seen: epochs of the warehouse, in order."""
+    """A controller's request for a snapshot, and for notices from then on.
 
-    kind: ClassVar[Kind] = Kind.SUBSCRIBE
+    seen: epochs of the warehouse that the controller received, in order.
+    """
+
+    kind: ClassVar[FrameKind] = FrameKind.SUBSCRIBE
     state: str
     needs: list[str]
     seen: list[str]
 
 
 class BatchItem(Struct, frozen=True, kw_only=True):
-    """A batch in a copy of a store, but for its rows."""
+    """A batch in a copy of a store, without its rows."""
 
     name: str
     total: Count
     dropped: bool
     states: tuple[str, ...]
     shared: tuple[str, ...]
-    """Columns that are of groups."""
+    """Names of the columns that are stored once a group."""
     formats: dict[str, tuple[str, tuple[Count, ...]]]
     """Type and shape of one value, by column."""
     leases: list[str]
-    """That have acknowledged rows."""
+    """Leases that have acknowledged rows."""
 
 
 class GroupItems(Struct, frozen=True, kw_only=True):
-    """Groups of a batch in a copy of a store, in their order; numbers are int64, one a group."""
+    """Groups of a batch in a copy of a store, in order; numbers are int64, one a group."""
 
     batch: str
     names: PackedNames
     sizes: bytes
     indexes: bytes
     charges: bytes
-    """Bytes counted for a group, 0 where all of its rows are gone."""
+    """Bytes charged for each group, 0 where all of its rows are gone."""
 
 
 class RowItems(Struct, frozen=True, kw_only=True):
-    """Rows of a batch in a copy of a store, in their order, after all groups; numbers are int64."""
+    """Rows of a batch in a copy of a store, in order, after all groups; numbers are int64."""
 
     batch: str
     names: PackedNames
     groups: bytes
-    """Places of their groups."""
+    """Index of each row's group."""
     gone: bytes
     versions: bytes
     charges: bytes
     num_bytes: bytes
     acks: dict[str, bytes]
-    """By state the lease that acknowledged: its place among the batch's, and one more; 0: none."""
+    """For each state the lease that acknowledged each row: its index in the batch's leases plus one; 0:
+    none."""
 
 
 class SlabItem(Struct, frozen=True, kw_only=True):
     """Columns of rows of a batch, or of its groups, in a copy of a store; their bytes are in the payload.
 
-    source: whose columns, as `BatchRecord` says. places: int64, numbers of the rows, or places of the groups.
+    source: where the columns came from, as in `BatchRecord`. places: int64, numbers of the rows, or indices
+    of the groups.
     """
 
     batch: str
@@ -394,7 +421,8 @@ class SlabItem(Struct, frozen=True, kw_only=True):
 
 
 class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A part of a store, in this order; the columns of its slabs are the payload, one behind the other."""
+    """A chunk of a store, with its fields in this order; the payload is the columns of its slabs,
+    concatenated."""
 
     batches: list[BatchItem] = field(default_factory=list)
     groups: list[GroupItems] = field(default_factory=list)
@@ -402,89 +430,90 @@ class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True):
     slabs: list[SlabItem] = field(default_factory=list)
 
 
-class Held(Message, frozen=True, kw_only=True):
-    """Whether rows of the warehouse are held, and their epoch."""
+class StandbyState(DockMessage, frozen=True, kw_only=True):
+    """Whether the standby holds rows of the warehouse, and their epoch."""
 
     held: bool
     epoch: str = ""
 
 
-class TakeOver(Request[Held], frozen=True, kw_only=True):
-    """A starting warehouse asks the holder of its standby. warehouse: its index."""
+class TakeOver(Request[StandbyState], frozen=True, kw_only=True):
+    """A starting warehouse's request to the holder of its standby. warehouse: its index."""
 
-    kind: ClassVar[Kind] = Kind.TAKE_OVER
+    kind: ClassVar[FrameKind] = FrameKind.TAKE_OVER
     warehouse: int
 
 
-class Exported(Message, frozen=True, kw_only=True):
+class ExportedChunk(DockMessage, frozen=True, kw_only=True):
     """The next chunk, None after the last."""
 
     chunk: Chunk | None = None
 
 
-class Export(Request[Exported], frozen=True):
-    """A starting warehouse asks for the next chunk of what is held."""
+class Export(Request[ExportedChunk], frozen=True):
+    """A starting warehouse's request for the next chunk of its standby."""
 
-    kind: ClassVar[Kind] = Kind.EXPORT
+    kind: ClassVar[FrameKind] = FrameKind.EXPORT
 
 
-class Seed(Request[Done], frozen=True, kw_only=True):
-    """A warehouse will send all that it has: the standby is empty now. warehouse: its index."""
+class Seed(Request[DoneReply], frozen=True, kw_only=True):
+    """A notification that the warehouse sends its full content: the standby starts empty. warehouse: its
+    index."""
 
-    kind: ClassVar[Kind] = Kind.SEED
+    kind: ClassVar[FrameKind] = FrameKind.SEED
     warehouse: int
 
 
-class Import(Request[Done], frozen=True, kw_only=True):
-    """A chunk for the standby; at the end the epoch of all that came."""
+class Import(Request[DoneReply], frozen=True, kw_only=True):
+    """A chunk for the standby; after the last chunk, the epoch of the content."""
 
-    kind: ClassVar[Kind] = Kind.IMPORT
+    kind: ClassVar[FrameKind] = FrameKind.IMPORT
     chunk: Chunk | None = None
     epoch: str | None = None
 
 
-class Forward(Request[Done], frozen=True, kw_only=True):
-    """A change of a store, as it was carried out: one of the three."""
+class Forward(Request[DoneReply], frozen=True, kw_only=True):
+    """A change of a store, after it was carried out; exactly one field is set."""
 
-    kind: ClassVar[Kind] = Kind.FORWARD
+    kind: ClassVar[FrameKind] = FrameKind.FORWARD
     put: PutRows | None = None
     write: Write | None = None
     drop: DropBatch | None = None
 
 
 OF_ROWS = ("group", "group_index", "group_size", "sample", "version", "warehouse", "attempt")
-"""What is told of each claimed row, as of RowMeta; of its group the place among the names."""
+"""Metadata of each claimed row, as in RowMeta; `group` is the index of its group's name."""
 
 
 class ClaimedRows(Struct, frozen=True, kw_only=True):
-    """Rows that were given, in their order."""
+    """Rows that were granted, in order."""
 
     batch: str
     uids: PackedNames
     groups: PackedNames
     columns: list[str]
-    """That the state needs."""
+    """Columns that the state needs."""
     numbers: bytes
-    """int64: OF_ROWS, then lengths of the columns, each for all rows."""
+    """An int64 table: OF_ROWS, then lengths of the columns, each for all rows."""
 
 
-class Granted(Message, frozen=True, kw_only=True):
+class ClaimAnswer(DockMessage, frozen=True, kw_only=True):
     """The answer to a claim."""
 
     rows: ClaimedRows | None
     done: bool
-    """Nothing of what was asked about is left for the state."""
+    """True when the state has acknowledged all that was claimed."""
     lease: str
     waited: dict[str, float] | None = None
-    """Seconds by the state that was waited for, None where nothing was."""
+    """Seconds by the state that was waited for; None where there was no wait."""
 
 
-class Claim(Waits[Granted], frozen=True, kw_only=True):
-    """Rows that are ready are asked for, as `DockClient.claim` describes."""
+class ClaimRows(WaitingRequest[ClaimAnswer], frozen=True, kw_only=True):
+    """A request for rows that are ready, as `DockClient.claim` describes."""
 
-    kind: ClassVar[Kind] = Kind.CLAIM
+    kind: ClassVar[FrameKind] = FrameKind.CLAIM
     request: str
-    """Its number, repeated when it is asked again."""
+    """The request's number, the same when it is sent again."""
     batch: str
     whole_groups: bool
     limit: int | None = None
@@ -492,67 +521,67 @@ class Claim(Waits[Granted], frozen=True, kw_only=True):
     min_version: int | None = None
 
 
-class HeldLease(Struct, frozen=True, kw_only=True):
+class LeasedRows(Struct, frozen=True, kw_only=True):
     """Rows that a client holds."""
 
     lease: str
     uids: list[str]
 
 
-class Renewed(Message, frozen=True, kw_only=True):
-    """lost: uids that their lease does not hold any more."""
+class RenewAnswer(DockMessage, frozen=True, kw_only=True):
+    """The answer to Renew. lost: uids that their lease does not hold any more."""
 
     lost: list[str]
 
 
-class Renew(Request[Renewed], frozen=True, kw_only=True):
-    """The leases live on."""
+class Renew(Request[RenewAnswer], frozen=True, kw_only=True):
+    """A request to extend leases."""
 
-    kind: ClassVar[Kind] = Kind.RENEW
-    leases: list[HeldLease]
+    kind: ClassVar[FrameKind] = FrameKind.RENEW
+    leases: list[LeasedRows]
 
 
-class Returned(Message, frozen=True, kw_only=True):
-    """returned: rows that others may claim now."""
+class ReturnedRows(DockMessage, frozen=True, kw_only=True):
+    """The answer to GiveBack and OwnerGone. returned: number of rows that others may claim now."""
 
     returned: int
 
 
-class GiveBack(Request[Returned], frozen=True, kw_only=True):
-    """Rows of a lease, unprocessed."""
+class GiveBack(Request[ReturnedRows], frozen=True, kw_only=True):
+    """A request to return unprocessed rows of a lease."""
 
-    kind: ClassVar[Kind] = Kind.GIVE_BACK
+    kind: ClassVar[FrameKind] = FrameKind.GIVE_BACK
     lease: str
     uids: list[str]
 
 
-class OwnerGone(Request[Returned], frozen=True, kw_only=True):
-    """All that the owner holds goes back."""
+class OwnerGone(Request[ReturnedRows], frozen=True, kw_only=True):
+    """A request to return all rows that the owner holds."""
 
-    kind: ClassVar[Kind] = Kind.OWNER_GONE
+    kind: ClassVar[FrameKind] = FrameKind.OWNER_GONE
     owner: str
 
 
-class ServerStats(Message, frozen=True, kw_only=True):
-    """What a server counts."""
+class ServerStats(DockMessage, frozen=True, kw_only=True):
+    """The counters of a server."""
 
     role: str
     rows: int
     waiting: int
-    """Parked requests."""
+    """Number of parked requests."""
     refused: dict[str, int]
-    """Connections and frames, by reason."""
+    """Refused connections and frames, by reason."""
     requests: dict[str, int]
-    """By kind, and those that failed."""
+    """Requests by kind, and those that failed."""
 
 
 class WarehouseStats(ServerStats, frozen=True, kw_only=True):
-    """What a warehouse holds. The last four only where rows are held twice."""
+    """The statistics of a warehouse. The last four are set only where rows are stored twice."""
 
     bytes: int
     capacity: int
     retained: int
-    """Bytes of freed rows that readers look at."""
+    """Bytes of freed rows that readers still use."""
     holes: int
     pins: int
     expired_pins: int
@@ -569,56 +598,56 @@ class WarehouseStats(ServerStats, frozen=True, kw_only=True):
 
 
 class ControllerStats(ServerStats, frozen=True, kw_only=True):
-    """What a controller knows."""
+    """The statistics of a controller."""
 
     ready: int
     leased: int
     holders: dict[str, int]
     """Leased rows by owner."""
     acknowledged: int
-    """Since it started."""
+    """Rows acknowledged since the controller started."""
     leases: int
     expired: int
     warehouses: int
-    """Those that it is subscribed to."""
+    """Number of warehouses that it is subscribed to."""
 
 
-class AskWarehouse(Request[WarehouseStats], frozen=True):
-    """Statistics of a warehouse."""
+class AskWarehouseStats(Request[WarehouseStats], frozen=True):
+    """A request for the statistics of a warehouse."""
 
-    kind: ClassVar[Kind] = Kind.STATS
-
-
-class AskController(Request[ControllerStats], frozen=True):
-    """Statistics of a controller."""
-
-    kind: ClassVar[Kind] = Kind.STATS
+    kind: ClassVar[FrameKind] = FrameKind.STATS
 
 
-class Inspection(Message, frozen=True, kw_only=True):
-    """What a server tells people, as JSON."""
+class AskControllerStats(Request[ControllerStats], frozen=True):
+    """A request for the statistics of a controller."""
+
+    kind: ClassVar[FrameKind] = FrameKind.STATS
+
+
+class Inspection(DockMessage, frozen=True, kw_only=True):
+    """A server's state as JSON, for people."""
 
     told: dict[str, Any]
 
 
 class Inspect(Request[Inspection], frozen=True):
-    """What a server holds, bounded."""
+    """A request for a server's state, bounded in size."""
 
-    kind: ClassVar[Kind] = Kind.INSPECT
+    kind: ClassVar[FrameKind] = FrameKind.INSPECT
 
 
-class Asked(Message, frozen=True, kw_only=True):
-    """ask: number of the switchboard's question, 0 without."""
+class PulseAnswer(DockMessage, frozen=True, kw_only=True):
+    """The switchboard's answer. ask: number of its question, 0 for none."""
 
     ask: int
 
 
-class Pulse(Request[Asked], frozen=True, kw_only=True):
-    """A process of the run lives."""
+class PulseRequest(Request[PulseAnswer], frozen=True, kw_only=True):
+    """A sign of life from a process of the run."""
 
-    kind: ClassVar[Kind] = Kind.PULSE
+    kind: ClassVar[FrameKind] = FrameKind.PULSE
     pid: int
     host: str
     answers: int = 0
-    """The question that `report` answers, 0 without."""
+    """Number of the question that `report` answers, 0 for none."""
     report: dict[str, Any] | None = None

@@ -1,8 +1,7 @@
 """One connection of a dock server: reads frames, checks the token, answers one request at a time.
 
-Shared by warehouse and controller servers, and by the controller's link to a warehouse. What is
-refused is counted and answered where the peer can understand it; nothing that comes in can stop
-the server.
+Shared by warehouse and controller servers, and by the controller's link to a warehouse. Refused frames are
+counted, and answered where the peer can decode the answer. No input can stop the server.
 """
 
 import asyncio
@@ -20,10 +19,10 @@ from rljob_runtime.dock.wire.frames import (
     HEAD_BYTES,
     MAX_STRANGER_BYTES,
     SUM_BYTES,
+    DockMessage,
     Frame,
-    Kind,
+    FrameKind,
     MalformedFrame,
-    Message,
     check_body,
     pack,
     read_head,
@@ -33,7 +32,7 @@ from rljob_runtime.dock.wire.tcp import notice_silence
 
 READ_BYTES = 256 << 10
 STRANGER_BYTES = 2 * MAX_STRANGER_BYTES
-"""Kept for a connection that has not shown the token: more than a frame of it may have."""
+"""Buffer size of a connection that has not sent the token: more than one of its frames may have."""
 CHUNK_BYTES = 1 << 20
 MAX_BUFFERS = 512
 NO_PAYLOAD = memoryview(b"")
@@ -41,14 +40,14 @@ NO_PAYLOAD = memoryview(b"")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer, or what a peer asks: a message and raw column bytes, which are sent without joining
-    large ones.
+    """An answer or a request to a peer: a message and raw column bytes, which are sent without joining large
+    ones.
 
-    on_sent: called once the buffers are not looked at any more, sent or not. descriptors: go along
-    with a small answer over a unix socket, and are then closed here.
+    on_sent: called once the buffers are not used any more, sent or not. descriptors: sent with a small answer
+    over a unix socket, then closed here.
     """
 
-    message: Message = DONE
+    message: DockMessage = DONE
     buffers: Sequence[Any] = ()
     close: bool = False
     on_sent: Callable[[], None] | None = None
@@ -56,7 +55,7 @@ class Reply:
 
     @property
     def num_bytes(self) -> int:
-        """Of the buffers."""
+        """The total size of the buffers."""
         return sum(map(len, self.buffers)) if self.buffers else 0
 
 
@@ -64,13 +63,14 @@ Answer = Reply | Awaitable[Reply]
 
 
 class Peer(asyncio.BufferedProtocol):
-    """Frames in, frames out, on one connection.
+    """Receives and sends frames on one connection.
 
-    on_frame: answers a frame, at once or later; on_lost: called when the connection is gone;
-    on_malformed: called with the reason when bytes are no frame, or not those that were sent (the
-    connection then closes).
-    local: over a unix socket. attached: it has mapped the warehouse's memory. cut_off: this side ended the
-    connection.
+    on_frame: answers a frame, immediately or later. on_lost: called when the connection is gone.
+    on_malformed: called with the error when bytes are no frame or differ from those that were sent; the
+    connection then closes.
+
+    local: True over a unix socket. attached: the peer has mapped the warehouse's memory. cut_off: this side
+    ended the connection.
     """
 
     def __init__(
@@ -98,9 +98,11 @@ class Peer(asyncio.BufferedProtocol):
         self._direct: socket.socket | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
+        """Store the transport; called by the loop."""
         assert isinstance(transport, asyncio.Transport), "a dock peer speaks over a stream"
-        transport.set_write_buffer_limits(high=0)  # `_room`: all that was written is gone
+        transport.set_write_buffer_limits(
+            high=0
+        )  # `_room` is set once the transport has sent everything
         sock = transport.get_extra_info("socket")
         self.local = sock.family == socket.AF_UNIX
         if not self.local:
@@ -114,11 +116,11 @@ class Peer(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that the peer has not taken yet."""
+        """The number of bytes that the peer has not received yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the loop: what was still being answered is given up."""
+        """Cancel the answer that is under way; called by the loop."""
         self._transport = None
         self.attached = False
         self._room.set()
@@ -131,20 +133,20 @@ class Peer(asyncio.BufferedProtocol):
         self._on_lost(self)
 
     def pause_writing(self) -> None:
-        """Called by the loop."""
+        """Clear `_room`; called by the loop."""
         self._room.clear()
 
     def resume_writing(self) -> None:
-        """Called by the loop."""
+        """Set `_room`; called by the loop."""
         self._room.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by the loop: large bodies are received in place."""
+        """Return the buffer for the next bytes; called by the loop. Large bodies are received in place."""
         target = self._buffer if self._body is None else self._body
         return memoryview(target)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Called by the loop."""
+        """Parse the bytes that were received; called by the loop."""
         self._filled += nbytes
         try:
             if self._body is not None:
@@ -153,7 +155,7 @@ class Peer(asyncio.BufferedProtocol):
             else:
                 self._parse()
                 if self.trusted and len(self._buffer) < READ_BYTES:
-                    # another one: the loop still looks at this
+                    # a new buffer: the loop still uses the old one
                     self._buffer = self._buffer + bytes(READ_BYTES - len(self._buffer))
         except MalformedFrame as error:
             reply = self._on_malformed(self, error)
@@ -162,31 +164,32 @@ class Peer(asyncio.BufferedProtocol):
             self.close()
 
     def close(self) -> None:
-        """Send what is pending, then close."""
+        """Send what is pending, then close the connection."""
         if self._transport is not None:
             self.cut_off = True
             self._transport.close()
 
     def send_now(self, reply: Reply) -> None:
-        """Queue a small frame."""
+        """Queue a small frame in the transport's buffer."""
         if self._transport is not None and self._open:
             head = pack(reply.message, reply.num_bytes)
             data = b"".join([head, *reply.buffers])
             data += xxh3_64_digest(memoryview(data)[HEAD_BYTES:])
             if reply.descriptors:
-                self._send_past_the_loop(data, reply.descriptors)
+                self._send_descriptors(data, reply.descriptors)
             else:
                 self._transport.write(data)
 
-    def _send_past_the_loop(self, data: bytes, descriptors: Sequence[int]) -> None:
-        """The loop knows no descriptors; a peer that cannot take one now is cut off."""
+    def _send_descriptors(self, data: bytes, descriptors: Sequence[int]) -> None:
+        """Send past the loop, which does not support descriptors; a peer that cannot receive them now is cut
+        off."""
         assert self._transport is not None, "send before connect"
-        own = self._transport.get_extra_info("socket").fileno()
-        if not unix.send_descriptors(own, data, descriptors) or self.unsent_bytes:
+        fileno = self._transport.get_extra_info("socket").fileno()
+        if not unix.send_descriptors(fileno, data, descriptors) or self.unsent_bytes:
             self.close()
 
     async def send(self, reply: Reply) -> None:
-        """Send a frame of any size; a large one never lies in the loop's buffer."""
+        """Send a frame of any size; a large one is never copied into the loop's buffer."""
         if reply.num_bytes <= CHUNK_BYTES:
             self.send_now(reply)
             await self._room.wait()
@@ -194,25 +197,25 @@ class Peer(asyncio.BufferedProtocol):
         await self._room.wait()
         head = memoryview(pack(reply.message, reply.num_bytes))
         total = xxh3_64(head[HEAD_BYTES:])
-        pending, held = [head], 0
-        for part in reply.buffers:
-            whole = memoryview(part)
-            for first in range(0, len(whole), CHUNK_BYTES):
-                piece = whole[first : first + CHUNK_BYTES]
-                total.update(piece)
-                pending.append(piece)
-                held += len(piece)
-                if held >= CHUNK_BYTES or len(pending) == MAX_BUFFERS:
+        pending, pending_bytes = [head], 0
+        for buffer in reply.buffers:
+            view = memoryview(buffer)
+            for first in range(0, len(view), CHUNK_BYTES):
+                chunk = view[first : first + CHUNK_BYTES]
+                total.update(chunk)
+                pending.append(chunk)
+                pending_bytes += len(chunk)
+                if pending_bytes >= CHUNK_BYTES or len(pending) == MAX_BUFFERS:
                     await self._send_all(pending)
-                    pending, held = [], 0
+                    pending, pending_bytes = [], 0
         await self._send_all([*pending, memoryview(total.digest())])
 
     async def _send_all(self, pending: list[memoryview]) -> None:
-        """Past the loop's buffer, into which it would copy them; nothing else is sent meanwhile."""
+        """Send past the loop's buffer, which would copy the bytes; nothing else is sent meanwhile."""
         while pending and self._transport is not None and self._open:
             if self._direct is None:
-                own = self._transport.get_extra_info("socket").fileno()
-                self._direct = socket.socket(fileno=os.dup(own))
+                fileno = self._transport.get_extra_info("socket").fileno()
+                self._direct = socket.socket(fileno=os.dup(fileno))
             try:
                 sent = self._direct.sendmsg(pending)
             except BlockingIOError:
@@ -237,32 +240,32 @@ class Peer(asyncio.BufferedProtocol):
                 loop.remove_writer(direct)
 
     def _parse(self) -> None:
-        """Take every whole frame out of the buffer; switch to a body of its own for a large one."""
-        place = 0
+        """Deliver every complete frame in the buffer; switch to a separate body for a large one."""
+        offset = 0
         view = memoryview(self._buffer)
-        while self._filled - place >= HEAD_BYTES and self._open:
-            kind, header_bytes, payload_bytes = read_head(view, place, trusted=self.trusted)
-            header = place + HEAD_BYTES
+        while self._filled - offset >= HEAD_BYTES and self._open:
+            kind, header_bytes, payload_bytes = read_head(view, offset, trusted=self.trusted)
+            header = offset + HEAD_BYTES
             payload = header + header_bytes
             end = payload + payload_bytes + SUM_BYTES
             if end > self._filled:
-                if end - place > READ_BYTES:
-                    self._begin_body(view[place : self._filled], end - place)
+                if end - offset > READ_BYTES:
+                    self._begin_body(view[offset : self._filled], end - offset)
                     return
                 break
             self._check(kind, view[header:end])
-            own = NO_PAYLOAD
+            frame_payload = NO_PAYLOAD
             if payload_bytes:
-                own = memoryview(bytearray(view[payload : end - SUM_BYTES]))
-            self._deliver(kind, view[header:payload], own)
-            place = end
-        rest = self._filled - place
-        if place and rest:
-            self._buffer[:rest] = self._buffer[place : self._filled]
-        self._filled = rest
+                frame_payload = memoryview(bytearray(view[payload : end - SUM_BYTES]))
+            self._deliver(kind, view[header:payload], frame_payload)
+            offset = end
+        num_left = self._filled - offset
+        if offset and num_left:
+            self._buffer[:num_left] = self._buffer[offset : self._filled]
+        self._filled = num_left
 
     def _begin_body(self, start: memoryview, size: int) -> None:
-        # Not a bytearray, which is zeroed: what a head promises and nobody sends takes no memory.
+        # Not a bytearray, which is zeroed: bytes that a head announces and no peer sends take no memory.
         self._body = np.empty(size, dtype=np.uint8).data
         self._body[: len(start)] = start
         self._filled = len(start)
@@ -276,12 +279,12 @@ class Peer(asyncio.BufferedProtocol):
         payload = HEAD_BYTES + header_bytes
         self._deliver(kind, view[HEAD_BYTES:payload], view[payload:-SUM_BYTES])
 
-    def _check(self, kind: Kind, body: memoryview) -> None:
+    def _check(self, kind: FrameKind, body: memoryview) -> None:
         sent = body[-SUM_BYTES:]
         body = body[:-SUM_BYTES]
         check_body(xxh3_64_digest(body), sent, kind, len(body))
 
-    def _deliver(self, kind: Kind, header: memoryview, payload: memoryview) -> None:
+    def _deliver(self, kind: FrameKind, header: memoryview, payload: memoryview) -> None:
         if self._task is not None:
             raise MalformedFrame("a second request before the first was answered")
         answer = self._on_frame(self, Frame(kind, header, payload))
@@ -292,7 +295,7 @@ class Peer(asyncio.BufferedProtocol):
             return
         self._task = asyncio.get_running_loop().create_task(self._answer(answer))
         if isinstance(answer, Reply):
-            self._task.add_done_callback(lambda _: _sent(answer))
+            self._task.add_done_callback(lambda _: _notify_sent(answer))
 
     async def _answer(self, answer: Answer) -> None:
         reply = answer if isinstance(answer, Reply) else await answer
@@ -303,11 +306,11 @@ class Peer(asyncio.BufferedProtocol):
 
     def _finish(self, reply: Reply) -> None:
         self.send_now(reply)
-        _sent(reply)
+        _notify_sent(reply)
         if reply.close:
             self.close()
 
 
-def _sent(reply: Reply) -> None:
+def _notify_sent(reply: Reply) -> None:
     if reply.on_sent is not None:
         reply.on_sent()

@@ -1,6 +1,7 @@
-"""Unix sockets beside the TCP ones: where a warehouse meets the processes of its own machine.
+"""Unix sockets in addition to TCP, for processes on the same machine as a server.
 
-Only the socket lies in the shared directory, under a name nobody can guess or meet twice; no data.
+Only the socket is in the shared directory, under an unpredictable name that is never used twice; no data is
+there.
 """
 
 import contextlib
@@ -17,12 +18,12 @@ log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.01
 MAX_PATH_BYTES = 107
-"""Of a socket's address on Linux; longer paths are reached through their open directory."""
+"""Maximum length of a socket's address on Linux; longer paths are opened through their directory."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def machine_id() -> str:
-    """The same for all processes under one running kernel, in whatever container they are."""
+    """Return an id that is equal for all processes under one running kernel, in any container."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
@@ -30,13 +31,13 @@ def machine_id() -> str:
 
 
 def listen(directory: Path, name: str) -> tuple[socket.socket, Path]:
-    """A listening socket `NAME-<nonce>.sock` in the directory, made if it is missing.
+    """Return a listening socket `NAME-<nonce>.sock` in the directory, which is created if it is missing.
 
-    Removes what dead servers of that name left. Raises OSError.
+    Removes the sockets of dead servers of that name. Raises OSError.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for old in directory.glob(f"{name}-*.sock"):
-        _remove_dead(old)
+    for stale in directory.glob(f"{name}-*.sock"):
+        _remove_dead(stale)
     path = directory / f"{name}-{secrets.token_hex(8)}.sock"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -51,7 +52,10 @@ def listen(directory: Path, name: str) -> tuple[socket.socket, Path]:
 
 
 def connect(path: Path, timeout_seconds: float) -> socket.socket:
-    """A connection to the socket at `path`. Raises OSError; TimeoutError while the server takes no more."""
+    """Return a connection to the socket at `path`.
+
+    Raises OSError; TimeoutError while the server accepts no more connections.
+    """
     deadline = time.monotonic() + timeout_seconds
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -71,10 +75,10 @@ def connect(path: Path, timeout_seconds: float) -> socket.socket:
 
 
 def send_descriptors(connection: int, data: bytes, descriptors: Sequence[int]) -> bool:
-    """Send data and the descriptors, which are closed here; False when they did not go at once."""
+    """Send data and the descriptors, which are closed here; return False unless one call sent all of it."""
     try:
-        with socket.socket(fileno=os.dup(connection)) as same:
-            return socket.send_fds(same, [data], descriptors) == len(data)
+        with socket.socket(fileno=os.dup(connection)) as duplicate:
+            return socket.send_fds(duplicate, [data], descriptors) == len(data)
     except OSError:
         return False
     finally:
@@ -84,7 +88,7 @@ def send_descriptors(connection: int, data: bytes, descriptors: Sequence[int]) -
 
 @contextlib.contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """An address for the path that fits into a socket's address."""
+    """Yield an address for the path that fits into a socket's address."""
     if len(os.fsencode(path)) <= MAX_PATH_BYTES:
         yield str(path)
         return

@@ -1,7 +1,7 @@
 """The base of both dock servers: listening, the token, dispatch, refusals and their counts.
 
-`WarehouseServer` and `ControllerServer` add what they answer. One asyncio loop, one thread: a
-request is atomic without locks.
+`WarehouseServer` and `ControllerServer` add their answers. One asyncio loop, one thread: a request is atomic
+without locks.
 """
 
 import asyncio
@@ -14,26 +14,32 @@ from typing import TypeVar
 
 from rljob_runtime.dock.wire import unix
 from rljob_runtime.dock.wire.failures import DAMAGED, failure_of
-from rljob_runtime.dock.wire.frames import DamagedFrame, Frame, Kind, MalformedFrame, Message
-from rljob_runtime.dock.wire.messages import Failure, Hello, Welcome
+from rljob_runtime.dock.wire.frames import (
+    DamagedFrame,
+    DockMessage,
+    Frame,
+    FrameKind,
+    MalformedFrame,
+)
+from rljob_runtime.dock.wire.messages import FailureReply, Hello, Welcome
 from rljob_runtime.dock.wire.peer import Answer, Peer, Reply
 from rljob_runtime.errors import DockError, DockRefused
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=DockMessage)
 
 log = logging.getLogger(__name__)
 
 HELLO_SECONDS = 10.0
-"""A connection that has not shown the token by then is closed."""
+"""Time after which a connection that has not sent the token is closed."""
 STRANGERS, PATIENCE_SECONDS = 64, 1.0
-"""So many connections may be silent for longer than that; one more closes the oldest of them."""
+"""Number of connections that may be silent for longer than PATIENCE_SECONDS; one more closes the oldest."""
 
 
 class DockServer:
-    """Listens on host:port (0: any) and answers peers that show the token.
+    """Listens on host:port (0: any) and answers peers that send the token.
 
-    role: "warehouse/0" or "controller/reward"; a peer that looks for another is refused.
-    shared_directory: where its unix socket lies, for processes of this machine; None: it has none.
+    role: "warehouse/0" or "controller/reward"; a peer that expects another role is refused. shared_directory:
+    where its unix socket is, for processes of this machine; None: it has no socket.
     """
 
     def __init__(
@@ -41,7 +47,7 @@ class DockServer:
     ) -> None:
         self.role = role
         self.refused: Counter[str] = Counter()
-        self._requests: Counter[Kind] = Counter()
+        self._requests: Counter[FrameKind] = Counter()
         self._failed_requests = 0
         self.peers: set[Peer] = set()
         self._strangers: dict[Peer, float] = {}
@@ -51,10 +57,10 @@ class DockServer:
         self._shared_directory = shared_directory
         self._socket_path: Path | None = None
         self._no_socket = "it was given no shared directory"
-        self._answers: dict[Kind, Callable[[Peer, Frame], Answer | None]] = {}
+        self._answers: dict[FrameKind, Callable[[Peer, Frame], Answer | None]] = {}
 
     async def start(self) -> tuple[str, int]:
-        """Listen; returns (host, port)."""
+        """Listen for connections; return (host, port)."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
             self._new_peer, self._host, self._port, reuse_address=True
@@ -80,14 +86,14 @@ class DockServer:
 
     @property
     def requests(self) -> Counter[str]:
-        """Requests by kind, and `failed`: those of them that were answered with an error."""
+        """Requests by kind, and `failed`: those that were answered with an error."""
         counts = Counter({kind.name.lower(): count for kind, count in self._requests.items()})
         if self._failed_requests:
             counts["failed"] = self._failed_requests
         return counts
 
     def welcome(self) -> Welcome:
-        """What a peer learns when its token was right."""
+        """Return the answer to a peer that sent the right token."""
         return Welcome(
             role=self.role,
             machine=unix.machine_id(),
@@ -96,18 +102,22 @@ class DockServer:
         )
 
     def greet(self, hello: Hello) -> Answer:
-        """The answer to a hello whose token was right."""
+        """Return the answer to a hello with the right token."""
         return Reply(message=self.welcome())
 
-    def answer(self, form: type[M], by: Callable[[Peer, M, memoryview], Answer | None]) -> None:
-        """Say what answers such messages. It gets the peer, the message and the payload."""
-        self._answers[form.kind] = lambda peer, frame: by(peer, frame.read(form), frame.payload)
+    def answer(
+        self, form: type[M], handler: Callable[[Peer, M, memoryview], Answer | None]
+    ) -> None:
+        """Register the handler of a message type. It gets the peer, the message and the payload."""
+        self._answers[form.kind] = lambda peer, frame: handler(
+            peer, frame.read(form), frame.payload
+        )
 
-    def lost(self, peer: Peer) -> None:
-        """A trusted peer's connection is gone."""
+    def peer_lost(self, peer: Peer) -> None:
+        """React to the loss of a trusted peer's connection."""
 
     async def _listen_locally(self, directory: Path) -> None:
-        """Open the unix socket; what keeps it from it is told to every client."""
+        """Open the unix socket; where that fails, every welcome carries the reason."""
         try:
             listener, path = unix.listen(directory, self.role.replace("/", "-"))
         except OSError as error:
@@ -138,7 +148,7 @@ class DockServer:
         self.peers.discard(peer)
         self._strangers.pop(peer, None)
         if peer.trusted:
-            self.lost(peer)
+            self.peer_lost(peer)
 
     def _on_malformed(self, peer: Peer, error: MalformedFrame) -> Reply:
         damaged = isinstance(error, DamagedFrame)
@@ -146,7 +156,7 @@ class DockServer:
         owner = peer.owner or "a stranger"
         log.warning("dock %s refused a frame of %s: %s", self.role, owner, error)
         text = f"{self.role} refused a frame: {error}"
-        return _closing(Failure(code=DAMAGED, text=text)) if damaged else _refusal(text)
+        return _closing(FailureReply(code=DAMAGED, text=text)) if damaged else _refusal(text)
 
     def _on_frame(self, peer: Peer, frame: Frame) -> Answer | None:
         if not peer.trusted:
@@ -182,8 +192,8 @@ class DockServer:
         return Reply(message=failure_of(unforeseen))
 
     def _greet(self, peer: Peer, frame: Frame) -> Answer:
-        """The first frame of a connection must be a hello with the token."""
-        hello = frame.read(Hello) if frame.kind is Kind.HELLO else None
+        """Check that the first frame of a connection is a hello with the token."""
+        hello = frame.read(Hello) if frame.kind is FrameKind.HELLO else None
         if hello is None or not hmac.compare_digest(hello.token.encode(), self._token):
             self.refused["token"] += 1
             return _refusal(f"{self.role} refused a connection: wrong token")
@@ -196,9 +206,9 @@ class DockServer:
 
 
 def _refusal(text: str) -> Reply:
-    """The answer that raises DockRefused at the client, and ends the connection."""
+    """Return the answer that raises DockRefused at the client, and ends the connection."""
     return _closing(failure_of(DockRefused(text)))
 
 
-def _closing(failure: Failure) -> Reply:
+def _closing(failure: FailureReply) -> Reply:
     return Reply(message=failure, close=True)

@@ -26,7 +26,7 @@ from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.worker.device_role import DeviceRole
 
 if TYPE_CHECKING:
-    from rljob_runtime.dock.stats import Traffic
+    from rljob_runtime.dock.stats import DockTraffic
     from rljob_runtime.record.profiles.traces import Trace
     from rljob_runtime.record.reports import (
         CompareReport,
@@ -316,7 +316,7 @@ class DeviceWorker:
         """What was recorded since the last call."""
         return self._recorder.take()
 
-    def traffic(self) -> "dict[str, Traffic]":
+    def traffic(self) -> "dict[str, DockTraffic]":
         """What each state moved through the dock since the last call."""
         return self._states.traffic()
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
-from rljob_runtime.dock.stats import Traffic
+from rljob_runtime.dock.stats import DockTraffic
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.processes.actors.addresses import LiveAddress
 from rljob_runtime.processes.hangs.reporter import start_reporter
@@ -129,7 +129,7 @@ class PromptFeeder:
         """Free the batch's rows; claims that wait for it end. Returns rows freed."""
         return self._dock.drop_batch(str(batch))
 
-    def traffic(self) -> dict[str, Traffic]:
+    def traffic(self) -> dict[str, DockTraffic]:
         """What it moved through the dock since the last call."""
         return {"feed": self._dock.take_traffic()}
 

@@ -19,7 +19,7 @@ from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
-from rljob_runtime.dock.stats import Traffic
+from rljob_runtime.dock.stats import DockTraffic
 from rljob_runtime.errors import RewardError
 from rljob_runtime.processes.actors.addresses import LiveAddress
 from rljob_runtime.processes.actors.past_reports import PastReports
@@ -236,7 +236,7 @@ class RewardWorker:
             total = sizes.global_batch_size * sizes.samples_per_prompt
             self._dock.put_rows(str(batch), rows, total=total, states=later)
 
-    def traffic(self) -> dict[str, Traffic]:
+    def traffic(self) -> dict[str, DockTraffic]:
         """What it moved through the dock since the last call."""
         return {"reward": self._dock.take_traffic()}
 

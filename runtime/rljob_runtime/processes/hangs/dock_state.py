@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.dock.wire.channel import Channel, Identity
+from rljob_runtime.dock.wire.channel import Channel, ClientIdentity
 from rljob_runtime.dock.wire.messages import Inspect
 from rljob_runtime.errors import DockError
 
@@ -38,7 +38,7 @@ class DockQuestion:
         return {role: told.get(role, silent) for role in self._threads}
 
     def _ask(self, role: str) -> None:
-        identity = Identity(owner="hangs", session=secrets.token_hex(8))
+        identity = ClientIdentity(owner="hangs", session=secrets.token_hex(8))
         channel = Channel(role=role, find=self._find, identity=identity)
         try:
             self._told[role] = channel.ask(Inspect(), timeout_seconds=self._seconds).told

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.dock.wire.channel import Channel, Identity
-from rljob_runtime.dock.wire.messages import Pulse
+from rljob_runtime.dock.wire.channel import Channel, ClientIdentity
+from rljob_runtime.dock.wire.messages import PulseRequest
 from rljob_runtime.errors import DockError, DockRefused
 from rljob_runtime.processes.hangs.stacks import stacks_text, stands
 
@@ -53,13 +53,13 @@ def start_reporter(process: str, address: DockAddress, facts: Facts = dict) -> N
 
 class _Reporter:
     def __init__(self, process: str, address: DockAddress, facts: Facts) -> None:
-        identity = Identity(owner=process, session=secrets.token_hex(8))
+        identity = ClientIdentity(owner=process, session=secrets.token_hex(8))
         self._channel = Channel(role=ROLE, find=lambda: address, identity=identity)
         self._facts = facts
 
     def run(self) -> None:
         """Until the switchboard refuses it, or the process ends."""
-        lives = pulse = Pulse(pid=os.getpid(), host=socket.gethostname())
+        lives = pulse = PulseRequest(pid=os.getpid(), host=socket.gethostname())
         while True:
             try:
                 number = self._channel.ask(pulse, timeout_seconds=PULSE_SECONDS).ask

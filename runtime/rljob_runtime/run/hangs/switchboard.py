@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from rljob_runtime.dock.thread import ServerThread
-from rljob_runtime.dock.wire.messages import Asked, Pulse
+from rljob_runtime.dock.wire.messages import PulseAnswer, PulseRequest
 from rljob_runtime.dock.wire.peer import Answer, Peer, Reply
 from rljob_runtime.dock.wire.wire_server import DockServer
 from rljob_runtime.processes.hangs.reporter import PULSE_SECONDS, ROLE
@@ -70,7 +70,7 @@ class _Server(DockServer):
         self._open: _Question | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
-        self.answer(Pulse, self._pulse)
+        self.answer(PulseRequest, self._pulse)
 
     async def start(self) -> tuple[str, int]:
         """Start the server, as `DockServer.start` does."""
@@ -115,12 +115,12 @@ class _Server(DockServer):
             if name in before or process.answered == question.number  # not new ones
         }
 
-    def _pulse(self, peer: Peer, pulse: Pulse, _: memoryview) -> Answer:
+    def _pulse(self, peer: Peer, pulse: PulseRequest, _: memoryview) -> Answer:
         process = self._record_message(peer, pulse)
         if pulse.answers:
             process.answered, process.report = pulse.answers, pulse.report
         if unanswered := self._unanswered(peer.owner):
-            return Reply(message=Asked(ask=unanswered))
+            return Reply(message=PulseAnswer(ask=unanswered))
         if self._open is not None:
             self._open.mark_answered(peer.owner)
         return self._hold_reply(peer.owner)
@@ -133,7 +133,7 @@ class _Server(DockServer):
             await asyncio.wait([question_asked], timeout=PULSE_SECONDS)
         if self._parked.get(process) is question_asked:
             del self._parked[process]
-        return Reply(message=Asked(ask=self._unanswered(process)))
+        return Reply(message=PulseAnswer(ask=self._unanswered(process)))
 
     def _unanswered(self, process: str) -> int:
         """Return the number of the open question if the process has not answered it, else 0."""
@@ -141,7 +141,7 @@ class _Server(DockServer):
         answered = question is None or self._known[process].answered == question.number
         return 0 if question is None or answered else question.number
 
-    def _record_message(self, peer: Peer, pulse: Pulse) -> KnownProcess:
+    def _record_message(self, peer: Peer, pulse: PulseRequest) -> KnownProcess:
         """Record a message. A process that restarted or reconnected replaces its earlier entry."""
         known = self._known.get(peer.owner)
         if known is None or (known.pid, known.host) != (pulse.pid, pulse.host):
@@ -153,7 +153,7 @@ class _Server(DockServer):
         self._peers[peer.owner] = peer
         return known
 
-    def lost(self, peer: Peer) -> None:
+    def peer_lost(self, peer: Peer) -> None:
         """Record the end of a connection, as `DockServer.lost` does."""
         if self._peers.get(peer.owner) is not peer:
             return
