@@ -9,7 +9,7 @@ import torch
 from rljob_runtime.devices.accelerator import AcceleratorBackend
 from rljob_runtime.devices.collective_notes import GroupNotes
 from rljob_runtime.devices.memory_ledger import MemoryKind
-from rljob_runtime.devices.own_time import Passes
+from rljob_runtime.devices.own_time import PassTimer
 from rljob_runtime.errors import DeviceMemoryError
 
 CPU = torch.device("cpu")
@@ -122,8 +122,8 @@ def test_set_up_repeats_what_the_device_draws(backend, module):
 def test_own_time_is_the_streams_since_the_host_runs_ahead(backend, module):
     backend.set_up(seed=5, num_threads=1)
     module.calls.clear()
-    passes = Passes()
-    with passes.one(8), GroupNotes("pair", rank=0, size=2).whole("all_reduce"):
+    passes = PassTimer()
+    with passes.timed_pass(8), GroupNotes("pair", rank=0, size=2).blocking("all_reduce"):
         module.calls.append("the stream waits")
 
     ends = ["event on main"] * 2

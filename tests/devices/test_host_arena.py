@@ -104,7 +104,7 @@ def test_states_that_rest_are_read_on_the_host_from_one_block(dtype: torch.dtype
 
     swapped = HostSwap(backend).out(tensors)
     swapped.release()
-    on_host = [swapped.held(tensor).clone() for tensor in tensors]
+    on_host = [swapped.host_view(tensor).clone() for tensor in tensors]
     swapped.back()
     swapped.ready()
     swapped.again()

@@ -58,8 +58,8 @@ def test_a_bit_that_flips_on_the_host_is_refused_where_it_would_be_used(backend,
     swapped._copies[number][1][bit // 8] ^= 1 << bit % 8
 
     with pytest.raises(WeightsError, match="bits of 1 of 1 tensors"):
-        swapped.held(tensors[number])
-    assert swapped.held(tensors[1 - number]) is not None
+        swapped.host_view(tensors[number])
+    assert swapped.host_view(tensors[1 - number]) is not None
     swapped.back()
     with pytest.raises(WeightsError, match="bits of 1 of 2 tensors"):
         swapped.ready()

@@ -11,28 +11,34 @@ import pytest
 import torch.distributed as dist
 from forked_ranks import RanksFailed, on_ranks
 
-from rljob_runtime.devices.meetings import Meeting, Signer, assemble, attend, place_of
-from rljob_runtime.devices.members import World
+from rljob_runtime.devices.meetings import (
+    Rendezvous,
+    Signer,
+    assemble,
+    host_and_port,
+    join_rendezvous,
+)
+from rljob_runtime.devices.members import DefaultGroupMembers
 from rljob_runtime.devices.world_connections import CONNECTIONS
 from rljob_runtime.errors import WorkerError
 
 
 def test_a_meeting_whose_keeper_is_gone_is_not_waited_for() -> None:
-    meeting = Meeting("127.0.0.1")
+    meeting = Rendezvous("127.0.0.1")
     address = meeting.address
     del meeting
     began = time.monotonic()
 
     with pytest.raises(RuntimeError, match=r"the process that keeps .* is gone"):
-        attend(address, seconds=300.0)
+        join_rendezvous(address, seconds=300.0)
 
     assert time.monotonic() - began < 100
 
 
 def test_who_does_not_come_is_waited_for_no_longer_than_asked() -> None:
-    meeting = Meeting("127.0.0.1")
-    first = attend(meeting.address, seconds=60.0)
-    other = attend(meeting.address, seconds=60.0)
+    meeting = Rendezvous("127.0.0.1")
+    first = join_rendezvous(meeting.address, seconds=60.0)
+    other = join_rendezvous(meeting.address, seconds=60.0)
 
     other.store.set("assembled/1", "")
     assemble(first.store, 0, 2, seconds=60.0)
@@ -40,9 +46,9 @@ def test_who_does_not_come_is_waited_for_no_longer_than_asked() -> None:
         assemble(first.store, 0, 3, seconds=0.2)
 
 
-def stranger_at(meeting: Meeting) -> dist.TCPStore:  # type: ignore[name-defined]
+def stranger_at(meeting: Rendezvous) -> dist.TCPStore:  # type: ignore[name-defined]
     """Who found the port alone."""
-    host, _, port = place_of(meeting.address).rpartition(":")
+    host, _, port = host_and_port(meeting.address).rpartition(":")
     limit = timedelta(seconds=20)
     return dist.TCPStore(host, int(port), is_master=False, timeout=limit)  # type: ignore[attr-defined]
 
@@ -56,15 +62,15 @@ def listening() -> set[tuple[str, int]]:
 def test_a_meeting_listens_at_its_own_address_alone() -> None:
     before = listening()
 
-    meeting = Meeting("127.0.0.1")
+    meeting = Rendezvous("127.0.0.1")
 
     ((host, port),) = listening() - before
-    assert (host, place_of(meeting.address)) == ("127.0.0.1", f"127.0.0.1:{port}")
+    assert (host, host_and_port(meeting.address)) == ("127.0.0.1", f"127.0.0.1:{port}")
 
 
 def test_what_a_stranger_wrote_at_a_meeting_is_not_read() -> None:
-    meeting = Meeting("127.0.0.1")
-    met, stranger = attend(meeting.address, seconds=20), stranger_at(meeting)
+    meeting = Rendezvous("127.0.0.1")
+    met, stranger = join_rendezvous(meeting.address, seconds=20), stranger_at(meeting)
     met.set("own", "said by a member")
     signed = stranger.get("own")
 
@@ -92,7 +98,9 @@ class Code:
 def test_a_stranger_in_a_world_runs_no_code_in_its_processes() -> None:
     def told(rank: int) -> list[str]:
         CONNECTIONS.signer = Signer("of the meeting" if rank == 0 else "none")
-        return World().share("a text" if rank == 0 else pickle.dumps(Code(), 0).decode())
+        return DefaultGroupMembers().share(
+            "a text" if rank == 0 else pickle.dumps(Code(), 0).decode()
+        )
 
     with pytest.raises(RanksFailed) as failed:
         on_ranks(2, told)

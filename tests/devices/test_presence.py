@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from forked_ranks import RanksFailed, on_ranks
 
-from rljob_runtime.devices.members import World
+from rljob_runtime.devices.members import DefaultGroupMembers
 from rljob_runtime.devices.presence import MOST_BYTES, Presence
 from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
@@ -50,7 +50,7 @@ def taken(host: str, port: int) -> socket.socket:
 
 def met() -> Presence:
     """Once all ranks have one."""
-    presence = World().presence(f"reshard rank {dist.get_rank()}")
+    presence = DefaultGroupMembers().presence(f"reshard rank {dist.get_rank()}")
     kept.append(presence)
     dist.barrier()
     return presence
@@ -97,7 +97,7 @@ def test_who_gave_up_and_left_is_not_taken_for_the_one_that_is_gone() -> None:
     def wait(rank: int) -> str:
         presence = met()
         if rank == 1:
-            presence.tell("rank 2 is gone")
+            presence.announce_failure("rank 2 is gone")
             presence.close()
             dist.barrier()
             return ""
@@ -115,7 +115,7 @@ def test_who_waits_for_others_hears_why_a_rank_does_not_go_on() -> None:
     def wait(rank: int) -> str:
         presence = met()
         if rank == 0:
-            presence.tell("rank 7 is gone; Connection closed by peer")
+            presence.announce_failure("rank 7 is gone; Connection closed by peer")
             return ""
         with pytest.raises(WorkerError) as told:
             presence.await_all([pending(Endless())], [2 if rank == 1 else 1])
@@ -173,7 +173,7 @@ def test_strangers_are_not_heard() -> None:
         values = torch.ones(1, dtype=torch.int64)
         work = dist.all_reduce(values, async_op=True)
         presence.await_all([Pending(values, [work])], [1 - rank])
-        assert presence._told == ""
+        assert presence._failure_text == ""
         return int(values)
 
     assert on_ranks(2, wait) == [2, 2]
@@ -183,8 +183,8 @@ def test_a_long_error_is_cut_and_a_second_one_changes_nothing() -> None:
     def wait(rank: int) -> int:
         presence = met()
         if rank == 0:
-            presence.tell("é" * MOST_BYTES)
-            presence.tell("another")
+            presence.announce_failure("é" * MOST_BYTES)
+            presence.announce_failure("another")
             return 0
         with pytest.raises(WorkerError) as told:
             presence.await_all([pending(Endless())], [0])

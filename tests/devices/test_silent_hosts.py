@@ -14,8 +14,8 @@ from rljob_runtime.devices import silent_hosts
 from rljob_runtime.devices.silent_hosts import (
     PROBE_SECONDS,
     PROBES,
+    is_unanswered,
     probe_connections,
-    unanswered,
 )
 
 SO_ATTACH_FILTER = 26
@@ -105,7 +105,7 @@ def test_what_is_on_its_way_to_a_host_that_is_gone_does_not_hold_up_who_waits_fo
             client.settimeout(WAIT_SECONDS)
             assert client.recv(1) == b""
             time.sleep(1.0)
-            assert not unanswered(busy)
+            assert not is_unanswered(busy)
             with pytest.raises(BlockingIOError):
                 busy.recv(1)
             return time.monotonic() - began

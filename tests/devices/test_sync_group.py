@@ -12,7 +12,7 @@ import torch.distributed as dist
 from forked_ranks import RanksFailed, on_ranks
 
 from rljob_runtime.devices import sync_group
-from rljob_runtime.devices.meetings import Meeting
+from rljob_runtime.devices.meetings import Rendezvous
 from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.errors import WorkerError
 
@@ -42,16 +42,16 @@ kept: list[object] = []
 def joined(rank: int, size: int) -> SyncGroup:
     """A forked rank's membership, whose meeting is a rank's that does not die."""
     addresses: list[str] = [""] * size
-    kept.append(Meeting("127.0.0.1"))
+    kept.append(Rendezvous("127.0.0.1"))
     dist.all_gather_object(addresses, kept[0].address)  # type: ignore[attr-defined]
     group = SyncGroup(addresses[1], rank=rank, size=size, name=f"device {rank}")
     kept.append(group)
     return group
 
 
-def meet(size: int, meeting: Meeting | None = None) -> list[SyncGroup]:
+def meet(size: int, meeting: Rendezvous | None = None) -> list[SyncGroup]:
     """meeting: which the test keeps, where members use it later."""
-    meeting = meeting or Meeting("127.0.0.1")
+    meeting = meeting or Rendezvous("127.0.0.1")
     groups = together(
         *(lambda r=rank: SyncGroup(meeting.address, rank=r, size=size) for rank in range(size))
     )
@@ -72,7 +72,7 @@ def test_the_source_reaches_whoever_is_in_the_group_now() -> None:
 
 def test_a_member_that_does_not_come_is_an_error_after_the_deadline(monkeypatch) -> None:
     monkeypatch.setattr(sync_group, "MEET_SECONDS", 1.0)
-    meeting = Meeting("127.0.0.1")
+    meeting = Rendezvous("127.0.0.1")
 
     results = together(
         *(lambda r=rank: SyncGroup(meeting.address, rank=r, size=3) for rank in range(2))
@@ -102,7 +102,7 @@ def test_a_member_leaves_what_the_others_no_longer_take() -> None:
 
     def member(rank: int) -> None:
         addresses: list[str] = [""] * 3
-        kept.append(meeting := Meeting("127.0.0.1"))
+        kept.append(meeting := Rendezvous("127.0.0.1"))
         dist.all_gather_object(addresses, meeting.address)
         group = SyncGroup(addresses[0], rank=rank, size=3)
         if rank == 0:
@@ -112,7 +112,7 @@ def test_a_member_leaves_what_the_others_no_longer_take() -> None:
         else:
             kept.append(group)
         if rank == 1:
-            with pytest.raises(WorkerError), group.telling("taking it"):
+            with pytest.raises(WorkerError), group.reporting_errors("taking it"):
                 raise WorkerError("no room")
 
     on_ranks(3, member)  # within a minute, of the five that a broadcast may take
@@ -132,7 +132,7 @@ def test_whoever_dies_is_named_by_all_members_with_what_they_exchanged(
             os._exit(3)
         with pytest.raises(WorkerError) as failed:
             for step in range(3, 1000):
-                group.agree(what=f"step {step}")
+                group.agree(description=f"step {step}")
         (tmp_path / f"said-{rank}").write_text(str(failed.value))
         return str(failed.value)
 
@@ -150,12 +150,12 @@ def test_members_hear_why_one_of_them_does_not_go_on() -> None:
     def member(rank: int) -> str:
         group = joined(rank, 4)
         if rank == 2:
-            with pytest.raises(MemoryError), group.telling("step 0"):
+            with pytest.raises(MemoryError), group.reporting_errors("step 0"):
                 raise MemoryError("no room")
             return ""
         with pytest.raises(WorkerError) as failed:
             for step in range(1000):
-                group.agree(what=f"step {step}")
+                group.agree(description=f"step {step}")
         return str(failed.value)
 
     answers = on_ranks(4, member, seconds=60)
@@ -166,7 +166,7 @@ def test_members_hear_why_one_of_them_does_not_go_on() -> None:
 
 def test_who_left_a_group_keeps_no_socket_of_it() -> None:
     groups = meet(2)
-    before = groups[0]._presence._lost()
+    before = groups[0]._presence._lost_ranks()
 
     groups[1].close()
 
@@ -174,7 +174,7 @@ def test_who_left_a_group_keeps_no_socket_of_it() -> None:
 
 
 def test_a_problem_of_one_member_is_known_to_all() -> None:
-    meeting = Meeting("127.0.0.1")
+    meeting = Rendezvous("127.0.0.1")
     groups = meet(3, meeting)
 
     whole = together(*(group.agree for group in groups))
@@ -185,7 +185,7 @@ def test_a_problem_of_one_member_is_known_to_all() -> None:
 
 
 def test_members_hear_each_version_that_the_source_announces_while_they_want_to() -> None:
-    meeting = Meeting("127.0.0.1")
+    meeting = Rendezvous("127.0.0.1")
     source, member = meet(2, meeting)
 
     def tell() -> None:
@@ -199,7 +199,7 @@ def test_members_hear_each_version_that_the_source_announces_while_they_want_to(
 
 
 def test_who_listens_hears_that_the_source_is_gone() -> None:
-    meetings = [Meeting("127.0.0.1")]
+    meetings = [Rendezvous("127.0.0.1")]
     source, member = meet(2, meetings[0])
     heard = member.announcements(lambda: True)
     source.announce(1)

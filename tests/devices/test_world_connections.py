@@ -19,9 +19,9 @@ def waits_for_who_gave_up(rank: int) -> tuple[int, float, str]:
     """Connections that the rank broke, how long it waited in a sum, and what it heard there."""
     connections, store = WorldConnections(), PrefixStore("own", _get_default_store())
     connections.begin(SignedStore(store, Signer("own")), rank, SIZE)
-    with connections.of_groups():
+    with connections.tracking_groups():
         group = dist.new_group()
-    with connections.of_groups():
+    with connections.tracking_groups():
         other = dist.new_group()
     dist.all_reduce(torch.ones(1), group=group)
     dist.all_reduce(torch.ones(1), group=other)

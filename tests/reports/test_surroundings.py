@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rljob_runtime.cli.local_problems import socket_problems
-from rljob_runtime.cli.output import REMEDIES, refused_by_files
+from rljob_runtime.cli.output import REMEDIES, file_system_refusal
 
 JOB = Path(__file__).parents[2] / "examples/quickstart.yaml"
 RLJOB = [sys.executable, "-c", "from rljob_runtime.cli.main import main; main()"]
@@ -82,7 +82,7 @@ def test_rays_own_folder_of_temporary_files_counts_where_there_is_one(
 
 @pytest.mark.parametrize("number", REMEDIES)
 def test_what_the_file_system_refuses_is_named(number: int) -> None:
-    refusal = refused_by_files(OSError(number, os.strerror(number), "/some/file"))
+    refusal = file_system_refusal(OSError(number, os.strerror(number), "/some/file"))
 
     assert refusal is not None
     assert refusal.startswith(f"/some/file: {os.strerror(number)}; ")
@@ -90,12 +90,12 @@ def test_what_the_file_system_refuses_is_named(number: int) -> None:
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 def test_a_limit_of_open_files_is_told_with_how_to_raise_it(number: int) -> None:
-    refusal = refused_by_files(OSError(number, os.strerror(number)))
+    refusal = file_system_refusal(OSError(number, os.strerror(number)))
 
     assert refusal is not None
     assert "raise the limit of open files (ulimit -n)" in refusal
 
 
 def test_an_error_of_no_file_is_none_of_the_file_systems() -> None:
-    assert refused_by_files(OSError(errno.ENOSPC, "No space left on device")) is None
-    assert refused_by_files(ConnectionResetError(errno.ECONNRESET, "reset")) is None
+    assert file_system_refusal(OSError(errno.ENOSPC, "No space left on device")) is None
+    assert file_system_refusal(ConnectionResetError(errno.ECONNRESET, "reset")) is None

@@ -15,7 +15,7 @@ from rollouts_on_ranks import ARGUMENTS
 from wait_until import wait_until
 
 from rljob_runtime.devices.cpu import CpuBackend
-from rljob_runtime.devices.meetings import Meeting
+from rljob_runtime.devices.meetings import Rendezvous
 from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.loading import load_policy
@@ -329,7 +329,7 @@ def test_a_device_takes_what_the_group_of_now_is_sent(
     def device(rank: int) -> str:
         _, group = joined(rank, job, path)
         if rank == 0:
-            meeting = Meeting("127.0.0.1")
+            meeting = Rendezvous("127.0.0.1")
             place.with_name("draft").write_text(meeting.address)
             place.with_name("draft").rename(place)
             sync = sync_of(SyncGroup(meeting.address, rank=0, size=3), policy=source(other))
@@ -347,8 +347,8 @@ def test_a_device_takes_what_the_group_of_now_is_sent(
 class Spoiled(SyncGroup):
     """A member whose memory loses a number of a tensor that came."""
 
-    def broadcast(self, tensor: torch.Tensor, what: str = "") -> None:
-        super().broadcast(tensor, what)
+    def broadcast(self, tensor: torch.Tensor, description: str = "") -> None:
+        super().broadcast(tensor, description)
         if tensor.dtype == torch.float32 and tensor.ndim == 2:
             tensor[0, 0] += 1
 
@@ -439,11 +439,11 @@ def die_at_tensor(group: SyncGroup, number: int) -> None:
     """The process ends in the middle of a version."""
     keep, lock, count = group.broadcast, threading.Lock(), [0]
 
-    def broadcast(tensor: torch.Tensor, what: str = "") -> None:
+    def broadcast(tensor: torch.Tensor, description: str = "") -> None:
         with lock:
             count[0] += 1
             if count[0] == number:
                 os._exit(3)
-        keep(tensor, what)
+        keep(tensor, description)
 
     group.broadcast = broadcast  # type: ignore[method-assign]

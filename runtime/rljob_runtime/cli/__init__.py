@@ -1,6 +1,6 @@
-"""The command `rljob`: one file a command; errors become exit codes in `main`.
+"""The command `rljob`: one file per command; errors become exit codes in `main`.
 
-In: arguments and an RLJob's file. Out: text or JSON, and an exit code. `main` starts each command, and
-imports what it needs then, so that `--help` is quick. `cluster` speaks with Kubernetes, `doctor` checks a
-cluster, `bring_up` this machine's devices. Knows every room below; nothing imports it.
+In: arguments and an RLJob's file. Out: text or JSON, and an exit code. Commands import their dependencies
+when they run, so that `--help` is fast. `cluster` calls Kubernetes, `doctor` checks a cluster, `bring_up`
+checks this machine's devices. May import every package below; no package imports it.
 """

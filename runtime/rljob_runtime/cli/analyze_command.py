@@ -1,4 +1,4 @@
-"""`rljob analyze`."""
+"""The command `rljob analyze`."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rljob_runtime.cli.output import errors_end_it, print_text
+from rljob_runtime.cli.output import exit_on_error, print_text
 
 
 def analyze(
@@ -18,9 +18,9 @@ def analyze(
     from rljob_runtime.report.analysis.run import analyze_run
     from rljob_runtime.report.display.console import TerminalConsole
 
-    with errors_end_it():
-        found = analyze_run(run)
+    with exit_on_error():
+        analysis = analyze_run(run)
     if as_json:
-        print_text(json.dumps(analysis_json(found), indent=2))
+        print_text(json.dumps(analysis_json(analysis), indent=2))
     else:
-        TerminalConsole().print(*analysis_tables(found), sep="\n", highlight=False)
+        TerminalConsole().print(*analysis_tables(analysis), sep="\n", highlight=False)

@@ -1,4 +1,4 @@
-"""`rljob clean`."""
+"""The command `rljob clean`."""
 
 from rljob_runtime.cli.output import print_text
 

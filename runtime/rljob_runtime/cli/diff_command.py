@@ -1,4 +1,4 @@
-"""`rljob diff`."""
+"""The command `rljob diff`."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rljob_api.spec.exit_codes import ExitCode
-from rljob_runtime.cli.output import errors_end_it, print_text, say
+from rljob_runtime.cli.output import exit_on_error, print_stderr, print_text
 from rljob_runtime.errors import ConfigError
 
 
@@ -33,7 +33,7 @@ def diff(
     from rljob_runtime.report.display.console import TerminalConsole
     from rljob_runtime.report.display.run_diff import ComparedRun, diff_json, diff_runs, diff_tables
 
-    with errors_end_it():
+    with exit_on_error():
         more = others or []
         if len(more) % 2:
             raise ConfigError(f"{more[-1]} stands alone; name runs in pairs: A B, then A B again")
@@ -41,16 +41,16 @@ def diff(
             (ComparedRun.of(x), ComparedRun.of(y))
             for x, y in zip(more[::2], more[1::2], strict=True)
         ]
-        found = diff_runs(ComparedRun.of(a), ComparedRun.of(b), pairs)
+        difference = diff_runs(ComparedRun.of(a), ComparedRun.of(b), pairs)
     if as_json:
-        print_text(json.dumps(diff_json(found), indent=2))
+        print_text(json.dumps(diff_json(difference), indent=2))
     else:
-        TerminalConsole().print(*diff_tables(found), sep="\n", highlight=False)
+        TerminalConsole().print(*diff_tables(difference), sep="\n", highlight=False)
     if page:
         from rljob_runtime.report.display.overlay import render_overlay
 
         try:
-            page.write_text(render_overlay(found), encoding="utf-8")
+            page.write_text(render_overlay(difference), encoding="utf-8")
         except OSError as error:
-            say(f"--html: {error}")
+            print_stderr(f"--html: {error}")
             raise typer.Exit(ExitCode.INVALID) from None

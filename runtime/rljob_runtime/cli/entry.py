@@ -1,13 +1,13 @@
-"""Where `rljob` begins: a Ctrl-C while the command line is imported ends it without a traceback."""
+"""Entry point of `rljob`: a Ctrl-C while the command line is imported ends it without a traceback."""
 
 import signal
 
-from rljob_runtime.cli.streams import open_closed
+from rljob_runtime.cli.streams import reopen_closed
 
 
 def main() -> None:
-    """As `cli.main.main`."""
-    open_closed()
+    """Run `cli.main.main`, and end silently on Ctrl-C during its import."""
+    reopen_closed()
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     from rljob_runtime.cli import main as command_line
 

@@ -1,4 +1,4 @@
-"""`rljob export`."""
+"""The command `rljob export`."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rljob_runtime.cli.output import errors_end_it, print_text
+from rljob_runtime.cli.output import exit_on_error, print_text
 from rljob_runtime.errors import ConfigError
 
 
@@ -43,7 +43,7 @@ def export(
 
     from rljob_runtime.models.export import export_adapter, export_model
 
-    with errors_end_it():
+    with exit_on_error():
         if adapter and dtype:
             raise ConfigError("--dtype is for merged weights; leave it or --adapter out")
         if adapter:

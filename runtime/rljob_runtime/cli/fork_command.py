@@ -1,11 +1,11 @@
-"""`rljob fork`: a run goes on from another's checkpoint, with another job."""
+"""The command `rljob fork`: continue from another run's checkpoint, with another job."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rljob_runtime.cli.output import errors_end_it
+from rljob_runtime.cli.output import exit_on_error
 from rljob_runtime.cli.replay_command import RunFolder
 from rljob_runtime.cli.run_command import (
     AcceptChanges,
@@ -40,7 +40,7 @@ def fork(
     from rljob_runtime.run.branches import BranchSource
 
     changes = {}
-    with errors_end_it():
+    with exit_on_error():
         for text in change or ():
             key, equals, value = text.partition("=")
             if not equals or not key:

@@ -1,6 +1,7 @@
-"""What of a job does not hold on this machine: its packages, data, files and memory.
+"""Problems of a job on this machine: missing packages, data, files and memory.
 
-Called by the CLI: `run` refuses these problems, `validate` tells them as notes. Needs neither torch nor Ray.
+Called by the CLI: `run` refuses these problems, `validate` prints them as notes. Imports neither torch nor
+Ray.
 """
 
 import os
@@ -18,28 +19,28 @@ from rljob_runtime.task.data.data_problems import checked_data, checked_suites
 from rljob_runtime.task.rewards.answer_problems import answer_problems
 from rljob_runtime.task.rewards.reward_problems import agent_problems, reward_problems
 
-SOCKET_PATH = 107
-"""Bytes that Linux gives the path of a socket."""
-OF_PROCESSES = "/pymp-01234567/listener-01234567"
-"""What processes make below the folder of temporary files."""
-OF_RAY = "/ray/session_2026-11-30_23-59-59_012345_4194304/sockets/plasma_store"
-"""What Ray makes there."""
+MAX_SOCKET_PATH = 107
+"""Limit of a socket's path on Linux, in bytes."""
+PROCESS_SUFFIX = "/pymp-01234567/listener-01234567"
+"""The longest socket path that processes create below the folder of temporary files."""
+RAY_SUFFIX = "/ray/session_2026-11-30_23-59-59_012345_4194304/sockets/plasma_store"
+"""The longest socket path that Ray creates below it."""
 
 
 def local_problems(job: RLJob, base_dir: Path, *, alone: bool) -> list[Problem]:
-    """Installed packages, data sets, reward files; memory, where `alone`, with all devices on this
-    machine."""
+    """Return problems of installed packages, data sets and reward files; of memory if `alone`, which means
+    that all devices are on this machine."""
     spec = job.spec
     if absent := missing_extensions(spec):
         return absent
     tower = spec.model.vision is not None
-    of_data, questions = checked_data(spec.data, base_dir=base_dir, tower=tower)
-    of_suites, others = checked_suites(spec, base_dir=base_dir, tower=tower)
-    asked = [*questions, *others]
+    data_problems, questions = checked_data(spec.data, base_dir=base_dir, tower=tower)
+    suite_problems, suite_questions = checked_suites(spec, base_dir=base_dir, tower=tower)
+    all_questions = [*questions, *suite_questions]
     return [
-        *of_data,
-        *of_suites,
-        *answer_problems(spec.rewards, spec.data, asked, base_dir=base_dir),
+        *data_problems,
+        *suite_problems,
+        *answer_problems(spec.rewards, spec.data, all_questions, base_dir=base_dir),
         *reward_problems(spec.rewards, base_dir=base_dir),
         *agent_problems(spec.rollout.agent, base_dir=base_dir),
         *tracking_problems(spec),
@@ -48,22 +49,22 @@ def local_problems(job: RLJob, base_dir: Path, *, alone: bool) -> list[Problem]:
 
 
 def socket_problems(*, ray_folder: str | None, local: bool) -> list[Problem]:
-    """The folder of temporary files, where its path leaves none for the sockets that are made below it.
-    ray_folder: Ray's, where it has one of its own."""
-    own = None if local else ray_folder
-    folder, below = own or tempfile.gettempdir(), OF_PROCESSES if local else OF_RAY
-    longest = SOCKET_PATH - len(below)
+    """Return a problem where the path of the folder of temporary files is too long for sockets below it.
+    ray_folder: Ray's temporary folder, if it is set."""
+    custom_folder = None if local else ray_folder
+    folder, suffix = custom_folder or tempfile.gettempdir(), PROCESS_SUFFIX if local else RAY_SUFFIX
+    longest = MAX_SOCKET_PATH - len(suffix)
     if len(os.fsencode(folder)) <= longest:
         return []
     message = (
         f"is {folder}, of {len(os.fsencode(folder))} bytes; sockets are made below it, whose paths Linux "
-        f"limits to {SOCKET_PATH}: set it to a folder of {longest} bytes at most, such as /tmp"
+        f"limits to {MAX_SOCKET_PATH}: set it to a folder of {longest} bytes at most, such as /tmp"
     )
-    return [Problem("RAY_TMPDIR" if own else "TMPDIR", message)]
+    return [Problem("RAY_TMPDIR" if custom_folder else "TMPDIR", message)]
 
 
 def without_ray(job: RLJob) -> list[Problem]:
-    """What `rljob run --local` cannot start: it hands out no devices."""
+    """Return a problem of jobs that `rljob run --local` cannot start: it assigns no devices."""
     accelerator = job.spec.accelerator
     if not is_ascend(accelerator):
         return []

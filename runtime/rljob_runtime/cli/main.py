@@ -20,14 +20,14 @@ from rljob_runtime.cli.diff_command import diff
 from rljob_runtime.cli.doctor.doctor_command import doctor
 from rljob_runtime.cli.export_command import export
 from rljob_runtime.cli.fork_command import fork
-from rljob_runtime.cli.output import refused_by_files, say
+from rljob_runtime.cli.output import file_system_refusal, print_stderr
 from rljob_runtime.cli.plan_command import plan
 from rljob_runtime.cli.replay_command import replay
 from rljob_runtime.cli.report_command import report
 from rljob_runtime.cli.run_command import run
 from rljob_runtime.cli.simulate_command import simulate
 from rljob_runtime.cli.stacks_command import stacks
-from rljob_runtime.cli.streams import keep_printing, unwritten
+from rljob_runtime.cli.streams import install_safe_streams, output_error
 from rljob_runtime.cli.validate_command import validate
 from rljob_runtime.cli.watch_command import watch
 
@@ -35,7 +35,7 @@ COMMANDS = (
     validate, plan, simulate, run, replay, fork, report, stacks, analyze, diff, export, watch, clean, status,
     logs, doctor,
 )  # fmt: skip
-"""In the order of the help."""
+"""All commands in the order of the help."""
 
 EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code:<4d} {MEANING[code]}" for code in ExitCode)
 
@@ -71,28 +71,30 @@ def options(show_version: VersionOption = False) -> None: ...
 
 
 TRAINING = ("run", "replay", "fork")
-"""Commands whose work is in a folder, whatever becomes of their output."""
+"""Commands that write their results to a folder, so that failing output does not change the exit code."""
 
 
 def main() -> None:
-    """Entry point of `rljob`."""
-    keep_printing()
+    """Run the command line of `rljob`."""
+    install_safe_streams()
     try:
         os.getcwd()
     except FileNotFoundError:
-        say("the working folder was removed; change to one that is there, and call rljob again")
+        print_stderr(
+            "the working folder was removed; change to one that is there, and call rljob again"
+        )
         sys.exit(ExitCode.FAILED)
     try:
         app()
     except SystemExit as end:
         sys.stdout.flush()
-        error = unwritten()
+        error = output_error()
         if error is None or end.code or sys.argv[1:2][0] in TRAINING:
             raise
-        say(f"standard output cannot be written: {error.strerror}")
+        print_stderr(f"standard output cannot be written: {error.strerror}")
         sys.exit(ExitCode.FAILED)
     except OSError as error:
-        if (refusal := refused_by_files(error)) is None:
+        if (refusal := file_system_refusal(error)) is None:
             raise
-        say(refusal)
+        print_stderr(refusal)
         sys.exit(ExitCode.FAILED)

@@ -1,4 +1,4 @@
-"""What all commands have in common: reading a job, saying what is wrong with it, errors as exit codes."""
+"""Shared by all commands: load a job, print its problems, map errors to exit codes."""
 
 import contextlib
 import errno
@@ -39,10 +39,10 @@ REMEDIES = {
     errno.ENOSPC: NO_SPACE,
     errno.EDQUOT: NO_SPACE,
 }
-"""For what the file system refuses."""
+"""Remedies for errors of the file system."""
 
 
-def refused_by_files(error: OSError) -> str | None:
+def file_system_refusal(error: OSError) -> str | None:
     """Return what the file system refused, with a remedy; None for other errors."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return f"{error.strerror}; raise the limit of open files (ulimit -n), such as to 65536"
@@ -53,55 +53,55 @@ def refused_by_files(error: OSError) -> str | None:
 
 
 @contextlib.contextmanager
-def errors_end_it() -> Iterator[None]:
-    """Within, what a job or an argument has wrong ends the command with `INVALID`; any other error of rljob's
-    and what the file system refuses with `FAILED`. All are said."""
+def exit_on_error() -> Iterator[None]:
+    """Print an error of the body and end the command: with `INVALID` for an invalid job or argument, with
+    `FAILED` for other errors of rljob and of the file system."""
     try:
         yield
     except InvalidJob as invalid:
-        end_with(invalid.problems)
+        exit_with_problems(invalid.problems)
     except RljobError as error:
-        say(str(error))
-        wrong = isinstance(error, ConfigError)
-        raise typer.Exit(ExitCode.INVALID if wrong else ExitCode.FAILED) from None
+        print_stderr(str(error))
+        is_config_error = isinstance(error, ConfigError)
+        raise typer.Exit(ExitCode.INVALID if is_config_error else ExitCode.FAILED) from None
     except OSError as error:
-        if (refusal := refused_by_files(error)) is None:
+        if (refusal := file_system_refusal(error)) is None:
             raise
-        say(refusal)
+        print_stderr(refusal)
         raise typer.Exit(ExitCode.FAILED) from None
 
 
 def load(file: Path) -> "RLJob":
-    """The job of a file; the command ends where it has problems."""
+    """Load the job of a file; end the command where it has problems."""
     from rljob_api.check.load import load_job
 
-    with errors_end_it():
+    with exit_on_error():
         return load_job(file)
 
 
-def refuse(problems: Iterable[Problem]) -> None:
-    """End the command where there are any."""
-    if found := list(problems):
-        end_with(found)
+def exit_if_any(problems: Iterable[Problem]) -> None:
+    """Print the problems and end the command, if there are any."""
+    if listed := list(problems):
+        exit_with_problems(listed)
 
 
-def end_with(problems: Iterable[Problem]) -> NoReturn:
-    """Say them, and end the command."""
+def exit_with_problems(problems: Iterable[Problem]) -> NoReturn:
+    """Print the problems and end the command."""
     for problem in problems:
-        say(str(problem))
+        print_stderr(str(problem))
     raise typer.Exit(ExitCode.INVALID)
 
 
 def print_text(text: str) -> None:
-    """What was asked for."""
+    """Print a command's result to standard output."""
     sys.stdout.write(f"{printable(text)}\n")
 
 
-def say(text: str) -> None:
-    """What is beside it."""
+def print_stderr(text: str) -> None:
+    """Print a message to standard error."""
     sys.stderr.write(f"{printable(text)}\n")
 
 
-def note(text: str) -> None:
-    """What a user may want to know."""
-    say(f"note: {text}")
+def print_note(text: str) -> None:
+    """Print a note to standard error."""
+    print_stderr(f"note: {text}")

@@ -1,4 +1,4 @@
-"""`rljob plan`, and `--search`."""
+"""The command `rljob plan`, and its option `--search`."""
 
 import json
 from enum import StrEnum
@@ -10,14 +10,21 @@ import typer
 from rljob_api.spec.exit_codes import ExitCode
 from rljob_api.spec.problems import Problem
 from rljob_plan.machines import RATE_NAMES
-from rljob_runtime.cli.output import JobFile, end_with, errors_end_it, load, print_text, refuse
+from rljob_runtime.cli.output import (
+    JobFile,
+    exit_if_any,
+    exit_on_error,
+    exit_with_problems,
+    load,
+    print_text,
+)
 
 if TYPE_CHECKING:
     from rljob_api.spec.rljob import RLJob
 
 
 class Placements(StrEnum):
-    """Placements that are looked into."""
+    """Placements that `--search` considers."""
 
     JOB = "job"
     COLOCATED = "colocated"
@@ -54,17 +61,19 @@ def plan(
 
     job = load(file)
     if search:
-        _search(job, file.parent, as_json, top or 5, placement, rate or [])
+        _print_search(job, file.parent, as_json, top or 5, placement, rate or [])
         return
     for option, value in (("--top", top), ("--placement", placement), ("--rate", rate)):
         if value is not None:
-            end_with([Problem(option, "has no use without --search; add --search or leave it out")])
+            exit_with_problems(
+                [Problem(option, "has no use without --search; add --search or leave it out")]
+            )
     planned = make_plan(job, base_dir=file.parent)
     print_text(json.dumps(plan_json(planned), indent=2) if as_json else plan_text(planned))
-    refuse(planned.problems)
+    exit_if_any(planned.problems)
 
 
-def _search(
+def _print_search(
     job: "RLJob",
     folder: Path,
     as_json: bool,
@@ -76,9 +85,11 @@ def _search(
     from rljob_plan.search.search_json import search_json
     from rljob_plan.search.search_text import search_text
 
-    asked: Any = placement.value if placement else "job"
-    with errors_end_it():
-        ranking, remedies = search_job(job, base_dir=folder, top=top, placements=asked, rates=rates)
+    placement_name: Any = placement.value if placement else "job"
+    with exit_on_error():
+        ranking, remedies = search_job(
+            job, base_dir=folder, top=top, placements=placement_name, rates=rates
+        )
     if as_json:
         print_text(json.dumps(search_json(ranking, remedies), indent=2))
     else:

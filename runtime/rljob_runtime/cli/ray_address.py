@@ -1,4 +1,4 @@
-"""Whether a Ray cluster listens where RAY_ADDRESS says. Called before `ray.init`, which tries for minutes and
+"""Check that a Ray cluster listens at RAY_ADDRESS. Called before `ray.init`, which retries for minutes and
 does not name the variable."""
 
 import socket
@@ -7,13 +7,13 @@ import time
 from rljob_runtime.errors import WorkerError
 
 SECONDS = 20.0
-"""A head that is starting listens within seconds."""
+"""Limit of the wait: a starting head listens within seconds."""
 PAUSE_SECONDS = 1.0
 
 
 def check_ray_answers(address: str | None, *, seconds: float = SECONDS) -> None:
-    """Return once something listens at the address, and at once for none or one without a host and a port
-    (`auto`). Raises WorkerError after so many seconds."""
+    """Return once something listens at the address; return immediately without an address, or for one without
+    host and port (`auto`). Raises WorkerError after `seconds`."""
     host, _, port = (address or "").rpartition("://")[2].rpartition(":")
     if not host or not port.isdigit():
         return
@@ -28,7 +28,7 @@ def check_ray_answers(address: str | None, *, seconds: float = SECONDS) -> None:
 
 
 def _refusal(host: str, port: int) -> OSError | None:
-    """Why there is no connection; None where there is one."""
+    """Return why the connection failed; None where it succeeded."""
     try:
         socket.create_connection((host, port), timeout=5).close()
     except OSError as error:

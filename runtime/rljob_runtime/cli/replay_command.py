@@ -1,4 +1,4 @@
-"""`rljob replay`: a step of a run, computed again."""
+"""The command `rljob replay`: compute a step of a run again."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from rljob_api.spec.exit_codes import ExitCode
-from rljob_runtime.cli.output import errors_end_it, note, print_text
+from rljob_runtime.cli.output import exit_on_error, print_note, print_text
 from rljob_runtime.cli.run_command import AcceptUntested, Local, request_of, train
 from rljob_runtime.errors import ConfigError
 
@@ -29,11 +29,13 @@ def replay(
     from rljob_api.topology.resolved import resolve
     from rljob_runtime.run.branches import AS_ALONE, BranchSource, check_repeats, verdict
 
-    with errors_end_it():
+    with exit_on_error():
         source = BranchSource.of(run)
-        told = source.steps()
-        if step not in told:
-            raise ConfigError(f"{run} told no step {step}; its last is {max(told, default=0)}")
+        recorded_steps = source.steps()
+        if step not in recorded_steps:
+            raise ConfigError(
+                f"{run} told no step {step}; its last is {max(recorded_steps, default=0)}"
+            )
         job = source.job(AS_ALONE)
         check_repeats(resolve(job).spec)
         after = source.replay_start(step, from_start=from_start)
@@ -52,10 +54,14 @@ def replay(
         if code := train(request):
             raise typer.Exit(code)
         replayed = BranchSource.of(folder)
-        found = {number: own for number, own in replayed.steps().items() if number > after}
-        judged = verdict(told, found, step)
-    for name, was, now in source.version_differences(replayed):
-        note(f"{name} is {now}, and was {was} when the run told the step")
+        replayed_steps = {
+            number: result for number, result in replayed.steps().items() if number > after
+        }
+        judged = verdict(recorded_steps, replayed_steps, step)
+    for name, recorded_version, replay_version in source.version_differences(replayed):
+        print_note(
+            f"{name} is {replay_version}, and was {recorded_version} when the run told the step"
+        )
     if judged.refuted:
         print_text(f"step {step} of {run} refuted: {judged.refuted}; the replay is in {folder}")
         raise typer.Exit(ExitCode.DIFFERS)

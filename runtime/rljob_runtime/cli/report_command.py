@@ -1,4 +1,4 @@
-"""`rljob report`."""
+"""The command `rljob report`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 from rljob_api.spec.exit_codes import ExitCode
 from rljob_runtime.cli.cluster.cluster_commands import Context, Namespace, report_of_job
-from rljob_runtime.cli.output import RunOrName, print_text, say
+from rljob_runtime.cli.output import RunOrName, print_stderr, print_text
 
 
 def report(
@@ -26,10 +26,10 @@ def report(
         print_text(str(path))
         return
     if output:
-        say(f"{directory} is a folder: --output is for a run on a cluster; leave it out")
+        print_stderr(f"{directory} is a folder: --output is for a run on a cluster; leave it out")
         raise typer.Exit(ExitCode.INVALID)
     if not (directory / "events.jsonl").is_file():
-        say(f"{directory} holds no events.jsonl; name the folder of a run")
+        print_stderr(f"{directory} holds no events.jsonl; name the folder of a run")
         raise typer.Exit(ExitCode.INVALID)
     from rljob_runtime.report.display.report import write_report
 

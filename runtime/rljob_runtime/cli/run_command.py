@@ -1,4 +1,5 @@
-"""`rljob run`: trains, as `replay` and `fork` do through it. torch and Ray are imported once jobs are valid.
+"""The command `rljob run`, whose `train` also serves `replay` and `fork`. torch and Ray are imported once
+jobs are valid.
 
 The only place outside `devices/` that reads the environment.
 """
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rljob_runtime.cli.output import JobFile, errors_end_it, load, refuse
+from rljob_runtime.cli.output import JobFile, exit_if_any, exit_on_error, load
 
 if TYPE_CHECKING:
     from rljob_api.spec.rljob import RLJob
@@ -61,7 +62,7 @@ def run(
         accept_untested=accept_untested,
         accept_changes=accept_changes,
     )
-    with errors_end_it():  # remote storage that does not answer: another try may find it
+    with exit_on_error():  # remote storage may not answer; a retry may succeed
         raise typer.Exit(train(request))
 
 
@@ -77,35 +78,35 @@ def request_of(
     until: int | None = None,
     accept_changes: bool = False,
 ) -> "RunRequest":
-    """What is asked for of a run, where the job can run here; the command ends where it cannot. file: the
-    job's; base: what its paths are relative to, None: the file's folder."""
+    """Return the request of a run; end the command where the job cannot run here. file: the job's. base: the
+    folder of its relative paths, None for the file's folder."""
     from rljob_api.check.run_rules import refusals
     from rljob_api.model.architecture import find_shape
     from rljob_plan.plan import model_problems
 
     folder = base or file.parent
-    with errors_end_it():
+    with exit_on_error():
         shape = find_shape(job.spec.model, base_dir=folder)
-        refuse([*refusals(job, shape), *model_problems(job, base_dir=folder)])
+        exit_if_any([*refusals(job, shape), *model_problems(job, base_dir=folder)])
     from rljob_runtime.cli.bring_up.judgement import untested
     from rljob_runtime.cli.local_problems import local_problems, socket_problems, without_ray
     from rljob_runtime.cli.ray_address import check_ray_answers
     from rljob_runtime.run.run_request import RunRequest
 
     ray_address = None if local else os.environ.get("RAY_ADDRESS")
-    with errors_end_it():
-        refuse([] if accept_untested else untested(job, folder))
-        refuse(without_ray(job) if local else [])
+    with exit_on_error():
+        exit_if_any([] if accept_untested else untested(job, folder))
+        exit_if_any(without_ray(job) if local else [])
         ray_folder = os.environ.get("RAY_TMPDIR")
-        refuse([] if ray_address else socket_problems(ray_folder=ray_folder, local=local))
-    refuse(local_problems(job, folder, alone=ray_address is None))
+        exit_if_any([] if ray_address else socket_problems(ray_folder=ray_folder, local=local))
+    exit_if_any(local_problems(job, folder, alone=ray_address is None))
     cache = _cache_folder()
-    with errors_end_it():
+    with exit_on_error():
         cache.mkdir(parents=True, exist_ok=True)
         check_ray_answers(ray_address)
     # Some data sets iterate over sets: their items must not depend on the process that makes them.
     os.environ["PYTHONHASHSEED"] = "0"
-    sockets = os.environ.get("RLJOB_DOCK_DIRECTORY")
+    dock_directory = os.environ.get("RLJOB_DOCK_DIRECTORY")
     return RunRequest(
         job=job,
         job_file=file,
@@ -115,7 +116,7 @@ def request_of(
         ray_address=ray_address,
         local=local,
         status=_status_endpoint(),
-        dock_directory=Path(sockets) if sockets else None,
+        dock_directory=Path(dock_directory) if dock_directory else None,
         base=base,
         until=until,
         accept_changes=accept_changes,
@@ -123,20 +124,20 @@ def request_of(
 
 
 def _cache_folder() -> Path:
-    """That of RLJOB_CACHE, else below the user's home, else below the folder of temporary files."""
-    if named := os.environ.get("RLJOB_CACHE"):
-        return Path(named)
+    """Return RLJOB_CACHE, else a folder below the user's home, else one below the folder of temporary
+    files."""
+    if configured := os.environ.get("RLJOB_CACHE"):
+        return Path(configured)
     try:
         home = Path.home()
-    except (
-        RuntimeError
-    ):  # neither HOME nor an entry among the users, as in a container with a bare uid
+    except RuntimeError:  # neither HOME nor a passwd entry, as in a container with an arbitrary uid
         home = Path(tempfile.gettempdir())
     return home / ".cache" / "rljob"
 
 
 def train(request: "RunRequest") -> int:
-    """In this process without Ray; on Ray, where workers outlive a driver, in one below it. The exit code."""
+    """Train and return the exit code: in this process without Ray; on Ray, where workers outlive a driver, in
+    a child process."""
     if request.local:
         from rljob_runtime.run.launch import run_job
 
@@ -147,6 +148,6 @@ def train(request: "RunRequest") -> int:
 
 
 def _status_endpoint() -> tuple[int, str] | None:
-    """Where the operator asks for progress, as its pods say: a port, and the job's token."""
+    """Return the port at which the operator requests progress, and the job's token, as its pods set them."""
     port, token = os.environ.get("RLJOB_STATUS_PORT"), os.environ.get("RAY_AUTH_TOKEN")
     return (int(port), token) if port and token else None

@@ -1,4 +1,4 @@
-"""`rljob simulate`: of one job, of many, and from a recorded run."""
+"""The command `rljob simulate`: simulate one job, several jobs, or a recorded run."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 from rljob_api.spec.exit_codes import ExitCode
 from rljob_api.spec.problems import Problem
 from rljob_plan.machines import RATE_NAMES
-from rljob_runtime.cli.output import end_with, errors_end_it, load, print_text
+from rljob_runtime.cli.output import exit_on_error, exit_with_problems, load, print_text
 
 if TYPE_CHECKING:
     from rljob_runtime.simulate.several import Asked
@@ -74,17 +74,17 @@ def simulate(
     from rljob_runtime.simulate.fit import fit_run, fit_text
     from rljob_runtime.simulate.several import Asked
 
-    _refuse_together(sweep=sweep, compare=compare, output=output)
-    with errors_end_it():
+    _refuse_combinations(sweep=sweep, compare=compare, output=output)
+    with exit_on_error():
         fit = fit_run(run) if run is not None else None
     if file is None:
         if fit is None:
-            end_with(
+            exit_with_problems(
                 [Problem("FILE", "is missing; name a job's file, or a run's folder by --from")]
             )
         print_text(json.dumps(fit.json(), indent=2) if as_json else fit_text(fit))
         return
-    asked = Asked(
+    request = Asked(
         seeds=seeds,
         steps=steps,
         lengths=lengths,
@@ -93,43 +93,52 @@ def simulate(
         measured=fit.measured if fit else None,
     )
     if sweep or compare:
-        _many(file, asked, sweep or [], compare or [], as_json)
+        _simulate_several(file, request, sweep or [], compare or [], as_json)
     else:
-        _one(file, asked, output, as_json)
+        _simulate_one(file, request, output, as_json)
 
 
-def _one(file: Path, asked: "Asked", output: Path | None, as_json: bool) -> None:
+def _simulate_one(file: Path, request: "Asked", output: Path | None, as_json: bool) -> None:
     from rljob_runtime.report.display.report import write_report
     from rljob_runtime.simulate.answers_text import answers_text
     from rljob_runtime.simulate.several import answered
 
     job = load(file)
-    with errors_end_it():
+    with exit_on_error():
         if output is not None:
             output.mkdir(parents=True, exist_ok=True)
-        found = answered(job, base_dir=file.parent, asked=asked, output=output)
+        answers = answered(job, base_dir=file.parent, asked=request, output=output)
         if output is not None:
             write_report(output)
-    print_text(json.dumps(found.json(), indent=2) if as_json else answers_text(found))
+    print_text(json.dumps(answers.json(), indent=2) if as_json else answers_text(answers))
 
 
-def _many(file: Path, asked: "Asked", sweep: list[str], compare: list[Path], as_json: bool) -> None:
+def _simulate_several(
+    file: Path, request: "Asked", sweep: list[str], compare: list[Path], as_json: bool
+) -> None:
     from rljob_runtime.simulate.sweep import compare_jobs, sweep_job, sweep_text
 
     job = load(file)
-    found: Sweep
-    with errors_end_it():
+    table: Sweep
+    with exit_on_error():
         if sweep:
-            found = sweep_job(job, sweep, base_dir=file.parent, asked=asked)
+            table = sweep_job(job, sweep, base_dir=file.parent, asked=request)
         else:
-            found = compare_jobs([file, *compare], asked=asked)
-    print_text(json.dumps(found.json(), indent=2) if as_json else sweep_text(found))
-    if found.first is None:
+            table = compare_jobs([file, *compare], asked=request)
+    print_text(json.dumps(table.json(), indent=2) if as_json else sweep_text(table))
+    if table.first is None:
         raise typer.Exit(ExitCode.INVALID)
 
 
-def _refuse_together(**options: object) -> None:
-    """Only one of these is asked for at a time."""
-    asked = [name for name, value in options.items() if value]
-    if len(asked) > 1:
-        end_with([Problem(f"--{asked[1]}", f"does not go with --{asked[0]}; use one of them")])
+def _refuse_combinations(**options: object) -> None:
+    """End the command if more than one of these options is set."""
+    given_options = [name for name, value in options.items() if value]
+    if len(given_options) > 1:
+        exit_with_problems(
+            [
+                Problem(
+                    f"--{given_options[1]}",
+                    f"does not go with --{given_options[0]}; use one of them",
+                )
+            ]
+        )

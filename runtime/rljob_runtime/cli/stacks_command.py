@@ -1,9 +1,9 @@
-"""`rljob stacks`."""
+"""The command `rljob stacks`."""
 
 from pathlib import Path
 
 from rljob_runtime.cli.cluster.cluster_commands import Context, Namespace, stacks_of_job
-from rljob_runtime.cli.output import RunOrName, errors_end_it, print_text
+from rljob_runtime.cli.output import RunOrName, exit_on_error, print_text
 
 
 def stacks(
@@ -19,7 +19,7 @@ def stacks(
     from rljob_runtime.record.hang_files import SUMMARY
     from rljob_runtime.run.hangs.request import ask_run
 
-    with errors_end_it():
-        found = ask_run(directory)
-    print_text((found / SUMMARY).read_text().rstrip())
-    print_text(f"\n{found}")
+    with exit_on_error():
+        folder = ask_run(directory)
+    print_text((folder / SUMMARY).read_text().rstrip())
+    print_text(f"\n{folder}")

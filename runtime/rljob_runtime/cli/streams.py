@@ -1,4 +1,5 @@
-"""What a command prints never decides how it ends. Called by the entry points, before anything is printed."""
+"""Keep failing output from deciding how a command ends. Called by the entry points before anything is
+printed."""
 
 import contextlib
 import errno
@@ -8,9 +9,9 @@ import sys
 from typing import IO, Any
 
 
-class Printed(io.TextIOWrapper):
-    """Standard output or error: characters that it has no code for are replaced, and once it cannot be
-    written any more (a closed pipe, a full disk) the rest is dropped. error: why, None while it can."""
+class SafeStream(io.TextIOWrapper):
+    """Standard output or error that never fails. Characters without an encoding are replaced; once writing
+    fails (a closed pipe, a full disk), later output is dropped. error: the failure, None without one."""
 
     def __init__(self, stream: IO[str]) -> None:
         assert isinstance(stream, io.TextIOWrapper), f"{stream!r} has no encoding"
@@ -38,30 +39,30 @@ class Printed(io.TextIOWrapper):
             yield
         except OSError as error:
             self.error = error
-            # What is buffered would be written again at the process's end.
+            # Buffered output would be written again when the process ends.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)
 
 
-def open_closed() -> None:
-    """Standard files that were closed when the process began lead nowhere: no other file gets their numbers,
-    in which what is printed would stand. Called before any other file is opened."""
+def reopen_closed() -> None:
+    """Redirect standard files that were closed at the start to /dev/null: otherwise another file would get
+    their descriptors and receive the output. Called before any other file is opened."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             number = os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (as the process)
 
 
-def keep_printing() -> None:
-    """Replace this process's standard output and error by those that do not fail."""
+def install_safe_streams() -> None:
+    """Replace this process's standard output and error by streams that do not fail."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper) and not isinstance(stream, Printed):
-            setattr(sys, name, Printed(stream))
+        if isinstance(stream, io.TextIOWrapper) and not isinstance(stream, SafeStream):
+            setattr(sys, name, SafeStream(stream))
 
 
-def unwritten() -> OSError | None:
-    """Return why standard output could not be written; None where it could, or its reader had enough."""
-    error = sys.stdout.error if isinstance(sys.stdout, Printed) else None
+def output_error() -> OSError | None:
+    """Return why standard output could not be written; None where it could, or its reader closed the pipe."""
+    error = sys.stdout.error if isinstance(sys.stdout, SafeStream) else None
     return None if error is None or error.errno == errno.EPIPE else error

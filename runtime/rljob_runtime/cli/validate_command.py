@@ -1,10 +1,16 @@
-"""`rljob validate`."""
+"""The command `rljob validate`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.spec.problems import InvalidJob, Problem
-from rljob_runtime.cli.output import JobFile, end_with, note, print_text, refuse
+from rljob_runtime.cli.output import (
+    JobFile,
+    exit_if_any,
+    exit_with_problems,
+    print_note,
+    print_text,
+)
 from rljob_runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,33 +31,38 @@ def validate(file: JobFile) -> None:
     try:
         job = load_job(file)
     except InvalidJob as invalid:
-        told = {problem.path for problem in invalid.problems}
-        read = invalid.job
-        for found in _notes_of_here(read, file.parent) if isinstance(read, RLJob) else ():
-            if found.path not in told:
-                note(f"on this machine: {found}")
-        end_with(invalid.problems)
-    elsewhere = _notes_of_here(job, file.parent)
+        reported_paths = {problem.path for problem in invalid.problems}
+        partial_job = invalid.job
+        for local_problem in (
+            _local_notes(partial_job, file.parent) if isinstance(partial_job, RLJob) else ()
+        ):
+            if local_problem.path not in reported_paths:
+                print_note(f"on this machine: {local_problem}")
+        exit_with_problems(invalid.problems)
+    local_problems = _local_notes(job, file.parent)
     problems: list[Problem] = []
     try:
         problems = model_problems(job, base_dir=file.parent)
-    except InvalidJob as unreadable:  # the model may lie on another machine
-        elsewhere += unreadable.problems
-    told_of = (device_notes, deadline_notes, evaluation_notes)
-    for text in [*(text for tell in told_of for text in tell(job.spec)), *refusals(job)]:
-        note(str(text))
-    for found in elsewhere:
-        note(f"on this machine: {found}")
-    refuse(problems)
+    except InvalidJob as unreadable:  # the model may be on another machine
+        local_problems += unreadable.problems
+    note_functions = (device_notes, deadline_notes, evaluation_notes)
+    for text in [
+        *(text for notes_of in note_functions for text in notes_of(job.spec)),
+        *refusals(job),
+    ]:
+        print_note(str(text))
+    for local_problem in local_problems:
+        print_note(f"on this machine: {local_problem}")
+    exit_if_any(problems)
     print_text(f"{file}: {job.metadata.name} is valid")
 
 
-def _notes_of_here(job: "RLJob", folder: Path) -> list[Problem]:
+def _local_notes(job: "RLJob", folder: Path) -> list[Problem]:
     from rljob_runtime.cli.bring_up.judgement import untested
     from rljob_runtime.cli.local_problems import local_problems
 
     try:
-        found = untested(job, folder)
+        problems = untested(job, folder)
     except ConfigError as unreadable:
-        found = [Problem("spec.accelerator.type", str(unreadable))]
-    return [*found, *local_problems(job, folder, alone=False)]
+        problems = [Problem("spec.accelerator.type", str(unreadable))]
+    return [*problems, *local_problems(job, folder, alone=False)]

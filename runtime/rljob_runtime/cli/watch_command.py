@@ -1,5 +1,5 @@
-"""The command `rljob watch`. Started by `main`, whose `--help` must stay quick: everything but typer is
-imported inside."""
+"""The command `rljob watch`. Called by `main`, whose `--help` must stay fast: functions import everything but
+typer."""
 
 import contextlib
 import sys
@@ -15,7 +15,7 @@ from rljob_runtime.cli.cluster.cluster_commands import (
     Namespace,
     watched_job,
 )
-from rljob_runtime.cli.output import print_text, say
+from rljob_runtime.cli.output import print_stderr, print_text
 
 if TYPE_CHECKING:
     from rljob_runtime.report.watch.runs import WatchedRun
@@ -51,10 +51,10 @@ def watch(
 ) -> None:
     """Show a run live, as `rljob run` does, and exit as it does; Ctrl-C leaves the run alone."""
     if not web and (port is not None or host is not None):
-        say("--port and --host are for the page; add --web or leave them out")
+        print_stderr("--port and --host are for the page; add --web or leave them out")
         raise typer.Exit(ExitCode.INVALID)
-    with _watched(run, namespace, context, web=web) as found:
-        raise typer.Exit(_serve(found, host, port) if web else _show(found, wait))
+    with _watched(run, namespace, context, web=web) as watched_run:
+        raise typer.Exit(_serve(watched_run, host, port) if web else _show(watched_run, wait))
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ def _watched(
     from rljob_runtime.report.watch.runs import LocalRun
 
     if directory.is_file():
-        say(f"{directory} is a file; name the folder of a run")
+        print_stderr(f"{directory} is a file; name the folder of a run")
         raise typer.Exit(ExitCode.INVALID)
     yield LocalRun(directory) if web else LocalRun(directory, tail_bytes=TAIL_BYTES)
 
@@ -84,24 +84,24 @@ def _show(run: "WatchedRun", patience_seconds: float) -> int:
         run,
         lambda earlier: display_after(earlier, report=run.report),
         patience_seconds=patience_seconds,
-        notify=say,
+        notify=print_stderr,
     )
     try:
         code = watch.run_until_end()
     except KeyboardInterrupt:
-        say(f"{run.label}: no longer watched; the run goes on")
+        print_stderr(f"{run.label}: no longer watched; the run goes on")
         return ExitCode.KILLED
     except ClusterError:
-        raise  # said by whoever reached the cluster
+        raise  # printed by `open_cluster`
     except RljobError as error:
-        say(str(error))
+        print_stderr(str(error))
         return ExitCode.INVALID if isinstance(error, ConfigError) else ExitCode.FAILED
     print_text(f"{run.label}: the run ended with exit status {code}")
     return code
 
 
 def _serve(run: "WatchedRun", host: str | None, port: int | None) -> int:
-    """Serve the page until Ctrl-C. Its address has a token of its own, in the part that browsers keep."""
+    """Serve the page until Ctrl-C. Its URL has a random token in the fragment, which browsers do not send."""
     import secrets
     import threading
 
@@ -116,7 +116,9 @@ def _serve(run: "WatchedRun", host: str | None, port: int | None) -> int:
     try:
         listening, number = server.start()
     except (OSError, OverflowError) as error:
-        say(f"cannot listen on {host}, port {port}: {error}; name others with --host and --port")
+        print_stderr(
+            f"cannot listen on {host}, port {port}: {error}; name others with --host and --port"
+        )
         return ExitCode.INVALID
     address = f"http://{listening}:{number}/#token={token}"
     sys.stdout.write(f"{run.label}: {address}  (Ctrl-C ends the page, not the run)\n")

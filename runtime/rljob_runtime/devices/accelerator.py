@@ -1,6 +1,6 @@
-"""Devices that torch drives through a module of their own: memory, streams, pinned host memory.
+"""Devices with a torch module such as torch.npu or torch.cuda: memory, streams, pinned host memory.
 
-The part that `ascend` and `cuda` share: torch.npu and torch.cuda have the same functions.
+Shared by `ascend` and `cuda`, as torch.npu and torch.cuda have the same functions.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from rljob_runtime.devices.process import make_repeatable
 
 
 class DeviceModule(Protocol):
-    """What is used of torch.npu or torch.cuda."""
+    """The functions that are used of torch.npu or torch.cuda."""
 
     def is_available(self) -> bool: ...
     def set_device(self, device: torch.device) -> None: ...
@@ -50,18 +50,18 @@ class AcceleratorBackend:
         self._module = module
 
     def set_up(self, *, seed: int, num_threads: int) -> None:
-        """Operations without a deterministic form on the device warn and do not fail."""
+        """Set up the process; operations without a deterministic form on the device only warn."""
         self._module.set_device(self.device)
         make_repeatable(seed=seed, num_threads=num_threads, nondeterministic="warn")
         self._module.manual_seed_all(seed)
         OWN_TIME.clock = DeviceClock(self._module)
 
     def group_options(self, *, buffer_mib: int | None = None) -> object | None:
-        """The collectives' defaults."""
+        """Return None: the collectives use their defaults."""
         return None
 
     def memory(self) -> DeviceMemory:
-        """The caching allocator's account of this process."""
+        """Return the caching allocator's figures for this process."""
         return DeviceMemory(
             allocated_bytes=self._module.memory_allocated(self.device),
             reserved_bytes=self._module.memory_reserved(self.device),
@@ -70,7 +70,8 @@ class AcceleratorBackend:
 
     @contextmanager
     def naming_memory_errors(self) -> Iterator[None]:
-        """torch's refusals become DeviceMemoryError; torch_npu's are a plain RuntimeError."""
+        """Map out-of-memory errors of the body to DeviceMemoryError; torch_npu raises a plain
+        RuntimeError."""
         try:
             yield
         except RuntimeError as error:
@@ -81,25 +82,26 @@ class AcceleratorBackend:
             raise self.ledger.refusal(reason, untracked_bytes=max(untracked, 0)) from error
 
     def profiler(self) -> Profiler:
-        """torch's, of all that it can record here."""
+        """Return torch's profiler of all activities that it supports here."""
         return profile()
 
     def side_stream(self) -> "DeviceStream":
-        """A stream of its own."""
+        """Return a new stream of the device."""
         return DeviceStream(self._module)
 
     def host_buffer(self, num_bytes: int) -> Tensor:
-        """Page-locked memory."""
+        """Allocate page-locked host memory."""
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
 
 class DeviceClock:
-    """A `Clock` of events in the current stream, where collectives are waited for while the host goes on."""
+    """An `IntervalClock` of events in the current stream, which waits for collectives while the host
+    continues."""
 
     def __init__(self, module: DeviceModule) -> None:
         self._module = module
 
-    def now(self) -> Any:
+    def mark(self) -> Any:
         event = self._module.Event(enable_timing=True)
         event.record(self._module.current_stream())
         return event
@@ -110,7 +112,7 @@ class DeviceClock:
 
 
 class DeviceStream:
-    """A `SideStream` of a device."""
+    """A `SideStream` that is a stream of a device."""
 
     def __init__(self, module: DeviceModule) -> None:
         self._module = module
@@ -118,35 +120,35 @@ class DeviceStream:
 
     @contextmanager
     def queue(self) -> Iterator[None]:
-        """What the body starts runs on this stream."""
+        """Run work that the body starts on this stream."""
         self._stream.wait_stream(self._module.current_stream())
         with self._module.stream(self._stream):
             yield
 
     def run(self, work: Callable[[], None]) -> "DeviceMark":
-        """What the function starts runs on this stream; the host goes on."""
+        """Run work that the function starts on this stream; the host continues."""
         with self.queue(), torch.no_grad():
             work()
         return self.mark()
 
     def mark(self) -> "DeviceMark":
-        """An event after what was queued so far."""
+        """Record an event after the work that is queued so far."""
         event = self._module.Event()
         event.record(self._stream)
         return DeviceMark(self._module, event)
 
 
 class DeviceMark:
-    """A `Mark` of a device."""
+    """A `Mark` that is an event of a device."""
 
     def __init__(self, module: DeviceModule, event: Any) -> None:
         self._module = module
         self._event = event
 
     def hold_main(self) -> None:
-        """The current stream waits for the event."""
+        """Make the current stream wait for the event."""
         self._module.current_stream().wait_event(self._event)
 
     def wait(self) -> None:
-        """The host waits for the event."""
+        """Make the host wait for the event."""
         self._event.synchronize()

@@ -1,6 +1,6 @@
-"""Ascend NPUs: torch_npu's device, HCCL and its buffers. Made by `backend_table` for types of Ascend.
+"""Ascend NPUs: torch_npu's device, HCCL and its buffers. Created by `backend_table` for types of Ascend.
 
-torch_npu is imported here alone, and only when a backend is opened.
+Only this module imports torch_npu, and only when a backend is opened.
 """
 
 import os
@@ -16,7 +16,7 @@ REMEDY = (
     "run in the image rljob-runtime-ascend, or install torch-npu of the same version as torch beside "
     "CANN and source its set_env.sh (docs/ascend.md), or set spec.accelerator.type to emulated"
 )
-# Read by HCCL, ATB and CANN when they start; a value of the pod's own is kept.
+# Read by HCCL, ATB and CANN when they start; values that the pod sets take precedence.
 DETERMINISTIC = {
     "HCCL_DETERMINISTIC": "true",
     "LCCL_DETERMINISTIC": "1",
@@ -31,47 +31,48 @@ CHIPS = {
     "ascend910c": range(250, 256),
     "ascend950": range(260, 261),
 }
-"""torch_npu's numbers of the chips of a product."""
+"""torch_npu's chip numbers (SoC versions) of each product."""
 
 
-class _Options(Protocol):
+class _HcclOptions(Protocol):
     hccl_config: dict[str, object]
 
 
 class AscendBackend(AcceleratorBackend):
-    """An NPU. Ray leaves each device worker one, so that it is the process' first."""
+    """An NPU. Ray makes one visible to each device worker, so it is the first of the process."""
 
     collectives = "cpu:gloo,npu:hccl"
 
     def set_up(self, *, seed: int, num_threads: int) -> None:
-        """Also asks HCCL and CANN for deterministic sums, at some cost of speed."""
+        """Set up the process; also configure HCCL and CANN for deterministic sums, at some cost of speed."""
         for name, value in DETERMINISTIC.items():
             os.environ.setdefault(name, value)
         super().set_up(seed=seed, num_threads=num_threads)
 
     def group_options(self, *, buffer_mib: int | None = None) -> object | None:
-        """HCCL keeps HCCL_BUFFSIZE or 200 MiB a group, which adds up where there are many."""
+        """Return HCCL's options. Its default buffer, HCCL_BUFFSIZE or 200 MiB per group, adds up over many
+        groups."""
         if buffer_mib is None:
             return None
         import torch_npu
 
         hccl: Any = torch_npu._C._distributed_c10d.ProcessGroupHCCL
-        options: _Options = hccl.Options()
+        options: _HcclOptions = hccl.Options()
         options.hccl_config = {"hccl_buffer_size": buffer_mib}
         return options
 
     def profiler(self) -> Profiler:
-        """torch_npu's own, as torch's sees no NPU. Its calls only warn where they fail: the trace is missing
-        then."""
+        """Return torch_npu's profiler, as torch's records no NPU. Its failing calls only warn; the trace is
+        then missing."""
         import torch_npu
 
         kinds = torch_npu.profiler.ProfilerActivity
-        made: Profiler = torch_npu.profiler.profile(activities=[kinds.CPU, kinds.NPU])
-        return made
+        profiler: Profiler = torch_npu.profiler.profile(activities=[kinds.CPU, kinds.NPU])
+        return profiler
 
 
 def open_ascend(*, name: str, limit_bytes: int | None) -> AscendBackend:
-    """The NPU of this process. Raises ConfigError where torch_npu or a visible NPU is missing."""
+    """Open the NPU of this process. Raises ConfigError where torch_npu or a visible NPU is missing."""
     try:
         import torch_npu  # noqa: F401
     except ImportError as error:
@@ -89,7 +90,7 @@ def open_ascend(*, name: str, limit_bytes: int | None) -> AscendBackend:
 
 
 def product() -> str | None:
-    """`spec.accelerator.type` of the NPUs here; None for a chip of another product."""
+    """Return `spec.accelerator.type` of the NPUs here; None for a chip of another product."""
     import torch_npu
 
     chip = torch_npu.npu.get_soc_version()

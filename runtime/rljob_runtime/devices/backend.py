@@ -1,6 +1,6 @@
-"""The seam of device backends: what device there is, how ranks talk, what memory it has.
+"""The interface of device backends: the device, its collectives, its memory.
 
-A device worker makes one backend (`backend_table`) and gives its parts to the engines, which know no
+A device worker creates one backend (`backend_table`) and passes it to the engines, which do not depend on
 hardware.
 """
 
@@ -17,10 +17,10 @@ from rljob_runtime.devices.memory_ledger import MemoryLedger
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
-    """Bytes on a device as its allocator sees them, whatever the ledger was told.
+    """Bytes on a device as its allocator counts them, independent of the ledger.
 
-    allocated: of tensors. reserved: taken from the device, with what is kept for later tensors; on
-    an emulated device the whole process. total: of the device, None for no limit.
+    allocated: of tensors. reserved: taken from the device, including cached memory; on an emulated device the
+    resident memory of the process. total: of the device, None for no limit.
     """
 
     allocated_bytes: int
@@ -29,91 +29,91 @@ class DeviceMemory:
 
 
 class Mark(Protocol):
-    """A place in a side stream, reached when everything queued before it is done."""
+    """A position in a side stream, reached when all work queued before it is done."""
 
     def hold_main(self) -> None:
-        """Let the main stream's later work wait for it; the host goes on."""
+        """Make the main stream's later work wait for the mark; the host continues."""
         ...
 
     def wait(self) -> None:
-        """Let the host wait for it."""
+        """Make the host wait for the mark."""
         ...
 
 
 class SideStream(Protocol):
-    """Work beside the device's main stream, such as copies, in the order in which it is given."""
+    """Runs work beside the device's main stream, such as copies, in the order of the calls."""
 
     def queue(self) -> AbstractContextManager[None]:
-        """What the body starts runs here, after all that the main stream was given before; on CPU, where
-        work starts and ends in the body, after what `run` was given before."""
+        """Run work that the body starts on this stream, after all earlier work of the main stream. On CPU,
+        where work starts and ends in the body, it runs after earlier work of `run`."""
         ...
 
     def run(self, work: Callable[[], None]) -> Mark:
-        """The same of a function, which on CPU a thread calls meanwhile; the place after it. What it
-        raises, `Mark.wait` and `Mark.hold_main` raise. It allocates nothing that the ledger counts."""
+        """Run work that a function starts, and return the mark after it; on CPU a thread calls the function.
+        `Mark.wait` and `Mark.hold_main` raise its errors. It allocates nothing that the ledger counts."""
         ...
 
     def mark(self) -> Mark:
-        """The place after what was queued so far."""
+        """Return the mark after the work that is queued so far."""
         ...
 
 
 class Profiler(Protocol):
-    """Records what a device and its host do between `start` and `stop`; once."""
+    """Records the work of a device and its host between `start` and `stop`; used once."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
     def export_chrome_trace(self, path: str, /) -> object:
-        """Write what was recorded. path: of a file that is to be made, `.json`."""
+        """Write the recorded trace. path: of a new file, `.json`."""
         ...
 
 
 class Backend(Protocol):
-    """One device of this process."""
+    """The backend of one device of this process."""
 
     @property
     def device(self) -> torch.device:
-        """Where tensors live."""
+        """Return the torch device for tensors."""
         ...
 
     @property
     def collectives(self) -> str:
-        """Name that `torch.distributed.init_process_group` takes: the device's own library, and gloo for what
-        ranks tell each other from the host."""
+        """Return the backend for `torch.distributed.init_process_group`: the device's library, and gloo for
+        tensors on the host."""
         ...
 
     @property
     def ledger(self) -> MemoryLedger:
-        """What the device's memory is used for."""
+        """Return the ledger of the device's memory."""
         ...
 
     def set_up(self, *, seed: int, num_threads: int) -> None:
-        """Prepare this process for repeatable work; once, before the first tensor."""
+        """Prepare this process for repeatable work; called once, before the first tensor."""
         ...
 
     def group_options(self, *, buffer_mib: int | None = None) -> object | None:
-        """`pg_options` of a process group.
+        """Return `pg_options` of a process group.
 
-        buffer_mib: device memory that the group's collectives keep; None for their library's default.
+        buffer_mib: device memory for the group's collectives; None for the default of their library.
         """
         ...
 
     def memory(self) -> DeviceMemory:
-        """The allocator's account."""
+        """Return the allocator's figures of the device memory."""
         ...
 
     def naming_memory_errors(self) -> AbstractContextManager[None]:
-        """Where the device refuses memory in the body, DeviceMemoryError says what holds it."""
+        """Raise DeviceMemoryError, which lists the memory in use, where an allocation of the body fails."""
         ...
 
     def profiler(self) -> Profiler:
-        """A profiler of operators, on the host and on the device, that has not started."""
+        """Return a profiler of operators, on the host and on the device, that has not started."""
         ...
 
     def side_stream(self) -> SideStream:
-        """A stream of its own for copies."""
+        """Return a new side stream for copies."""
         ...
 
     def host_buffer(self, num_bytes: int) -> Tensor:
-        """Uninitialised host bytes, uint8 [num_bytes], pinned where the device copies from there."""
+        """Allocate uninitialised host bytes, uint8 [num_bytes], pinned where the device copies from them."""
         ...

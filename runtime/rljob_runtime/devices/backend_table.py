@@ -1,4 +1,4 @@
-"""Which backend serves which `spec.accelerator.type`. Called by the device worker."""
+"""The table of backends by `spec.accelerator.type`. Called by the device worker."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ BACKENDS: dict[str, Callable[..., Backend]] = {
 
 
 def open_backend(accelerator: Accelerator, *, rank: int) -> Backend:
-    """The device of this process. rank: of the device in the job, for messages.
+    """Open the device of this process. rank: of the device in the job, for messages.
 
     Raises ConfigError where the device or its software is missing.
     """

@@ -1,8 +1,8 @@
-"""What this process has entered of collectives: which, on which group, the how manieth, since when.
+"""Notes of the collectives that this process entered: operation, group, sequence number, start time.
 
-`wire`, `collectives`, `sync_group` and `peers` note what they do; a thread that answers
-when a run hangs (`reporter`) reads it. Ranks of a group note the same order, so that the one whose
-number is lower is the one that the others wait for. A note costs about two microseconds and holds no tensor.
+`wire`, `collectives`, `sync_group` and `peers` add notes; a thread that answers when a run hangs (`reporter`)
+reads them. Ranks of a group note the same order, so the others wait for the rank with the lower number. A
+note costs about two microseconds and references no tensor.
 """
 
 import itertools
@@ -15,12 +15,12 @@ from weakref import WeakKeyDictionary
 
 from rljob_runtime.devices.own_time import OWN_TIME
 
-MOST_GROUPS = 64
-"""Told of one process: those that were used last."""
+MAX_GROUPS = 64
+"""Limit of reported groups per process: the most recently used ones."""
 
 
-class Shaped(Protocol):
-    """A tensor, as far as it is noted."""
+class TensorInfo(Protocol):
+    """The properties of a tensor that a note stores."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -31,12 +31,23 @@ class Shaped(Protocol):
 
 
 class Note:
-    """One collective of this process. number: among those of its group, from 1. Times are monotonic."""
+    """One collective of this process. number: its position in its group's sequence, from 1. Times are
+    monotonic."""
 
-    __slots__ = ("awaited", "bytes", "dtype", "error", "number", "shape", "since", "state", "what")
+    __slots__ = (
+        "awaited",
+        "bytes",
+        "dtype",
+        "error",
+        "number",
+        "operation",
+        "shape",
+        "since",
+        "state",
+    )
 
-    def __init__(self, what: str, number: int, tensor: Shaped | None) -> None:
-        self.what, self.number = what, number
+    def __init__(self, operation: str, number: int, tensor: TensorInfo | None) -> None:
+        self.operation, self.number = operation, number
         self.shape = () if tensor is None else tuple(tensor.shape)
         self.dtype = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
         self.bytes = 0 if tensor is None else tensor.nbytes
@@ -46,18 +57,18 @@ class Note:
         self.awaited: tuple[int, ...] = ()
 
     def waits(self) -> None:
-        """Whoever began it waits for its end from now on."""
+        """Record that this process waits for the collective from now on."""
         self.state, self.since = "waits", time.monotonic()
 
     def ends(self, error: BaseException | None = None) -> None:
-        """It is over, well or not."""
+        """Record the end of the collective, with its error if it failed."""
         self.state, self.since = ("done" if error is None else "failed"), time.monotonic()
         self.error = "" if error is None else f"{type(error).__name__}: {error}"[:300]
 
 
 class GroupNotes:
-    """Of one group. key: the same on all of its ranks, and no other group's. ranks: of the world, by rank
-    in the group; empty where they are not known. rank: this process' in the group."""
+    """Notes of one group. key: equal on all of its ranks, and unique to the group. ranks: world ranks by rank
+    in the group; empty where they are unknown. rank: of this process in the group."""
 
     def __init__(self, key: str, *, rank: int, size: int, ranks: Sequence[int] = ()) -> None:
         self.key, self.rank, self.size, self.ranks = key, rank, size, list(ranks)
@@ -65,14 +76,14 @@ class GroupNotes:
         self.last: Note | None = None
         self.waiting: dict[int, Note] = {}
 
-    def begin(self, what: str, tensor: Shaped | None = None) -> Note:
-        """A collective that goes on beside this process' work until it is waited for."""
-        self.last = note = Note(what, next(self._numbers), tensor)
+    def begin(self, operation: str, tensor: TensorInfo | None = None) -> Note:
+        """Note an asynchronous collective, which runs until this process waits for it."""
+        self.last = note = Note(operation, next(self._numbers), tensor)
         return note
 
     @contextmanager
     def wait(self, note: Note) -> Iterator[None]:
-        """Around the wait for it."""
+        """Mark the collective as awaited during the body."""
         note.waits()
         self.waiting[note.number] = note
         since = OWN_TIME.begin_wait()
@@ -88,14 +99,14 @@ class GroupNotes:
             self.waiting.pop(note.number, None)
 
     @contextmanager
-    def whole(self, what: str, tensor: Shaped | None = None) -> Iterator[Note]:
-        """Around a collective that returns when it is over."""
-        note = self.begin(what, tensor)
+    def blocking(self, operation: str, tensor: TensorInfo | None = None) -> Iterator[Note]:
+        """Note a blocking collective, which the body runs."""
+        note = self.begin(operation, tensor)
         with self.wait(note):
             yield note
 
-    def told(self, now: float) -> dict[str, Any]:
-        """As JSON: the group, its last collective, and those that are waited for."""
+    def as_json(self, monotonic_s: float) -> dict[str, Any]:
+        """Return as JSON the group, its last collective, and the awaited ones."""
         waiting = sorted(self.waiting.values(), key=lambda note: note.number)
         last = self.last
         return {
@@ -103,27 +114,27 @@ class GroupNotes:
             "rank": self.rank,
             "size": self.size,
             "ranks": self.ranks,
-            "last": _told(last, now) if last is not None else None,
-            "waits": [_told(note, now) for note in waiting if note.state == "waits"],
+            "last": _note_json(last, monotonic_s) if last is not None else None,
+            "waits": [_note_json(note, monotonic_s) for note in waiting if note.state == "waits"],
         }
 
 
-def _told(note: Note, now: float) -> dict[str, Any]:
+def _note_json(note: Note, monotonic_s: float) -> dict[str, Any]:
     return {
-        "what": note.what,
+        "what": note.operation,
         "number": note.number,
         "shape": list(note.shape),
         "dtype": note.dtype,
         "bytes": note.bytes,
         "state": note.state,
-        "seconds": round(max(0.0, now - note.since), 3),
+        "seconds": round(max(0.0, monotonic_s - note.since), 3),
         "error": note.error,
         "awaited": list(note.awaited),
     }
 
 
 class CollectiveNotes:
-    """Those of a process. Any thread may note and read."""
+    """Notes of all groups of a process. Any thread may add and read notes."""
 
     def __init__(self) -> None:
         self._groups: WeakKeyDictionary[Any, GroupNotes] = WeakKeyDictionary()
@@ -131,12 +142,13 @@ class CollectiveNotes:
         self._lock = threading.Lock()
 
     def of(self, group: Any) -> GroupNotes:
-        """Of a group of `torch.distributed`."""
+        """Return the notes of a group of `torch.distributed`."""
         notes = self._groups.get(group)
-        return self._take_up(group) if notes is None else notes
+        return self._register(group) if notes is None else notes
 
     def pair(self, group: Any, source: int, target: int) -> GroupNotes:
-        """Of messages from one rank of a group to another one, which only these two count."""
+        """Return the notes of messages from one rank of a group to another; only these two ranks count
+        them."""
         notes = self.of(group)
         key = f"{notes.key}, {source} to {target}"
         pair = self._pairs.get(key)
@@ -147,25 +159,26 @@ class CollectiveNotes:
         return pair
 
     def add(self, owner: Any, notes: GroupNotes) -> GroupNotes:
-        """Take up a group that is none of torch.distributed's; it is told as long as its owner lives."""
+        """Register a group that does not belong to torch.distributed; it is reported while its owner
+        lives."""
         with self._lock:
             self._groups[owner] = notes
         return notes
 
-    def told(self) -> list[dict[str, Any]]:
-        """All groups as JSON, those that wait first, then by their last collectives, the latest first."""
-        now = time.monotonic()
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return all groups as JSON, waiting ones first, then by their last collectives, the latest first."""
+        monotonic_s = time.monotonic()
         with self._lock:
             groups = [*self._groups.values(), *self._pairs.values()]
-        found = [group.told(now) for group in groups]
-        return sorted(found, key=_order)[:MOST_GROUPS]
+        rows = [group.as_json(monotonic_s) for group in groups]
+        return sorted(rows, key=_order)[:MAX_GROUPS]
 
-    def _take_up(self, group: Any) -> GroupNotes:
+    def _register(self, group: Any) -> GroupNotes:
         import torch.distributed as dist
 
         try:
             ranks, name = dist.get_process_group_ranks(group), group.group_name
-        except (KeyError, RuntimeError, ValueError):  # made past torch.distributed
+        except (KeyError, RuntimeError, ValueError):  # created without torch.distributed
             ranks, name = [], "own"
         key = f"group {name}, ranks {','.join(map(str, ranks)) or '?'}"
         notes = GroupNotes(key, rank=group.rank(), size=group.size(), ranks=ranks)
@@ -178,4 +191,4 @@ def _order(group: Mapping[str, Any]) -> tuple[bool, float]:
 
 
 NOTES = CollectiveNotes()
-"""This process': a process has one place in each of its groups."""
+"""The notes of this process, which is one rank in each of its groups."""

@@ -1,6 +1,6 @@
-"""The collectives of data parallel training, and of what ranks tell each other.
+"""The collectives of data parallel training, and the exchange of texts and bytes between ranks.
 
-`group` None stands for one rank: nothing happens.
+`group` None means one rank: the functions do nothing.
 """
 
 from collections.abc import Iterable
@@ -16,45 +16,44 @@ BUCKET_BYTES = 32 * 2**20
 
 
 def rank_of(group: ProcessGroup | None) -> int:
-    """This process' rank in the group."""
+    """Return this process' rank in the group."""
     return 0 if group is None else group.rank()
 
 
 def size_of(group: ProcessGroup | None) -> int:
-    """Ranks in the group."""
+    """Return the number of ranks in the group."""
     return 1 if group is None else group.size()
 
 
 def sum_over_ranks(values: Tensor, group: ProcessGroup | None) -> None:
     """Replace a flat tensor [n] by its sum over the group's ranks, [n] → [n], in place.
 
-    Each rank sends and receives about 2·bytes·(ranks − 1)/ranks, one bucket after the other. gloo's
-    ring adds in the order of ranks and shares the sum out: all ranks hold the same bits, and the
-    same again in the next run.
+    Each rank sends and receives about 2·bytes·(ranks − 1)/ranks, one bucket after the other. gloo's ring adds
+    in the order of ranks and distributes the sum: all ranks have the same bits, also in the next run.
     """
     if group is None:
         return
     for bucket in torch.split(values, BUCKET_BYTES // values.element_size()):
-        with NOTES.of(group).whole("all_reduce sum", bucket):
+        with NOTES.of(group).blocking("all_reduce sum", bucket):
             dist.all_reduce(bucket, op=dist.ReduceOp.SUM, group=group)
 
 
 def max_over_ranks(values: Tensor, group: ProcessGroup | None) -> None:
     """Replace a flat tensor [n] by its maximum over the group's ranks, [n] → [n], in place."""
     if group is not None and len(values):
-        with NOTES.of(group).whole("all_reduce max", values):
+        with NOTES.of(group).blocking("all_reduce max", values):
             dist.all_reduce(values, op=dist.ReduceOp.MAX, group=group)
 
 
-def texts_over_ranks(own: str, group: ProcessGroup | None) -> list[str]:
-    """All ranks' texts, by rank; the same on all. No text ends in a zero byte.
+def texts_over_ranks(text: str, group: ProcessGroup | None) -> list[str]:
+    """Return all ranks' texts by rank; the list is equal on all ranks. No text ends in a zero byte.
 
-    Each rank sends the longest text's bytes to each other, after its length. Bytes that are no UTF-8 become
-    other characters, which a signature of the text does not fit.
+    Ranks exchange the longest length, then padded texts of that length. Bytes that are no valid UTF-8 are
+    replaced by other characters, so that a signature of the text does not match.
     """
     if group is None:
-        return [own]
-    content = own.encode()
+        return [text]
+    content = text.encode()
     longest = torch.tensor([len(content)])
     max_over_ranks(longest, group)
     padded = torch.zeros(int(longest), dtype=torch.uint8)
@@ -63,27 +62,29 @@ def texts_over_ranks(own: str, group: ProcessGroup | None) -> list[str]:
     ]
     texts = [torch.empty_like(padded) for _ in range(size_of(group))]
     if len(padded):
-        with NOTES.of(group).whole("all_gather", padded):
+        with NOTES.of(group).blocking("all_gather", padded):
             dist.all_gather(texts, padded, group=group)
     return [bytes(rank.tolist()).rstrip(b"\0").decode(errors="replace") for rank in texts]
 
 
 def union_over_ranks(names: Iterable[str], group: ProcessGroup | None) -> list[str]:
-    """All ranks' names in the order of ranks, each once; the same on all. No name has a line break."""
+    """Return all ranks' names in the order of ranks, each once; equal on all ranks. Names have no line
+    breaks."""
     texts = texts_over_ranks("\n".join(names), group)
     return list(dict.fromkeys(name for text in texts for name in text.split("\n") if name))
 
 
 def broadcast_bytes(content: bytes, group: ProcessGroup | None) -> bytes:
-    """The first rank's bytes, [n] → [n] on all ranks, after their number; others give none."""
+    """Return the first rank's bytes on all ranks, [n] → [n], after a broadcast of n; other ranks pass
+    none."""
     if group is None:
         return content
     size = torch.tensor([len(content)])
-    with NOTES.of(group).whole("broadcast", size):
+    with NOTES.of(group).blocking("broadcast", size):
         dist.broadcast(size, group=group, group_src=0)
-    held = torch.empty(int(size), dtype=torch.uint8)
+    buffer = torch.empty(int(size), dtype=torch.uint8)
     if group.rank() == 0:
-        held = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    with NOTES.of(group).whole("broadcast", held):
-        dist.broadcast(held, group=group, group_src=0)
-    return held.numpy().tobytes()
+        buffer = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    with NOTES.of(group).blocking("broadcast", buffer):
+        dist.broadcast(buffer, group=group, group_src=0)
+    return buffer.numpy().tobytes()

@@ -1,6 +1,6 @@
 """Emulated devices on CPU: a process, its threads, and a ledger in place of a device's memory.
 
-Collectives are gloo's. Made by `backend_table` for `accelerator.type: emulated`.
+Collectives use gloo. Created by `backend_table` for `accelerator.type: emulated`.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,14 +26,15 @@ class CpuBackend:
         self.ledger = MemoryLedger(device=name, limit_bytes=limit_bytes)
 
     def set_up(self, *, seed: int, num_threads: int) -> None:
-        """Results repeat bitwise for the same number of threads on the same kind of processor."""
+        """Set up the process; results repeat bitwise for the same number of threads on the same type of
+        CPU."""
         make_repeatable(seed=seed, num_threads=num_threads, nondeterministic="error")
 
     def group_options(self, *, buffer_mib: int | None = None) -> None:
-        """gloo keeps no device memory."""
+        """Return None: gloo uses no device memory."""
 
     def memory(self) -> DeviceMemory:
-        """The ledger's sum, and the resident bytes of this process."""
+        """Return the ledger's sum and the resident bytes of this process."""
         return DeviceMemory(
             allocated_bytes=self.ledger.total_bytes(),
             reserved_bytes=psutil.Process().memory_info().rss,
@@ -41,24 +42,24 @@ class CpuBackend:
         )
 
     def naming_memory_errors(self) -> AbstractContextManager[None]:
-        """Nothing to do: it is the ledger that refuses."""
+        """Return an empty context: the ledger itself raises DeviceMemoryError."""
         return nullcontext()
 
     def profiler(self) -> profile:
-        """torch's, of operators on the processor."""
+        """Return torch's profiler of operators on the CPU."""
         return profile(activities=[ProfilerActivity.CPU])
 
     def side_stream(self) -> "ThreadStream":
-        """A thread of its own."""
+        """Return a side stream that is a new thread."""
         return ThreadStream(self.ledger.device)
 
     def host_buffer(self, num_bytes: int) -> Tensor:
-        """Plain memory, which the ledger does not count."""
+        """Allocate plain memory, which the ledger does not count."""
         return torch.empty(num_bytes, dtype=torch.uint8)
 
 
 class ThreadStream:
-    """A `SideStream` that is a thread, which starts with the first work that it is given."""
+    """A `SideStream` that is a thread, which starts with its first work."""
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{name} side")
@@ -66,31 +67,31 @@ class ThreadStream:
 
     @contextmanager
     def queue(self) -> Iterator[None]:
-        """The body, at once, after what the thread was given."""
+        """Run the body in the calling thread, after all earlier work of the side thread."""
         self.mark().wait()
         yield
 
     def run(self, work: Callable[[], None]) -> "ThreadMark":
-        """The thread's next work. A copy lets other threads run Python meanwhile."""
+        """Queue work for the thread. Copies release the GIL, so that other threads run Python meanwhile."""
         self._last = self._thread.submit(torch.no_grad()(work))
         return ThreadMark(self._last)
 
     def mark(self) -> "ThreadMark":
-        """After the last work."""
+        """Return the mark after the last work."""
         return ThreadMark(self._last)
 
 
 class ThreadMark:
-    """A `Mark` of a thread."""
+    """A `Mark` that is the end of a thread's work."""
 
     def __init__(self, work: "Future[None] | None") -> None:
         self._work = work
 
     def hold_main(self) -> None:
-        """There is no main stream but this thread, which waits."""
+        """Wait in this thread, which takes the place of the main stream."""
         self.wait()
 
     def wait(self) -> None:
-        """Until the work has ended."""
+        """Wait until the work has ended."""
         if self._work is not None:
             self._work.result()

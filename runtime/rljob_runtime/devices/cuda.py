@@ -1,4 +1,4 @@
-"""GPUs, for comparing kernels and engines with another device. No job asks for one."""
+"""GPUs, to compare kernels and engines on another device. Jobs do not use them."""
 
 import torch
 
@@ -6,7 +6,7 @@ from rljob_runtime.devices.accelerator import AcceleratorBackend
 
 
 class CudaBackend(AcceleratorBackend):
-    """The first GPU that this process sees."""
+    """The backend of the first visible GPU of this process."""
 
     collectives = "cpu:gloo,cuda:nccl"
 

@@ -1,27 +1,27 @@
-"""Memory that this machine, or the container around it, still has. Called before a run starts."""
+"""Available memory of this machine or its container. Called before a run starts."""
 
 from pathlib import Path
 
 import psutil
 
 CGROUP = Path("/sys/fs/cgroup")
-"""Of a container, as it sees it itself (cgroup v2)."""
+"""The control group of a container, mounted inside it (cgroup v2)."""
 
 
 def host_bytes(cgroup: Path = CGROUP) -> int:
-    """Bytes that can still be taken: of the machine, and not beyond the container's limit."""
+    """Return the bytes that can be allocated: the machine's, bounded by the container's limit."""
     available = int(psutil.virtual_memory().available)
     try:
         limit = (cgroup / "memory.max").read_text().strip()
         used = int((cgroup / "memory.current").read_text())
-        cached = _inactive(cgroup / "memory.stat")
+        cached = _inactive_file_bytes(cgroup / "memory.stat")
     except OSError:
         return available
     return available if limit == "max" else min(available, int(limit) - used + cached)
 
 
-def _inactive(stat: Path) -> int:
-    """Pages of files that are given back when memory is wanted."""
+def _inactive_file_bytes(stat: Path) -> int:
+    """Return the bytes of file cache that the kernel reclaims under memory pressure."""
     for line in stat.read_text().splitlines():
         name, _, value = line.partition(" ")
         if name == "inactive_file":

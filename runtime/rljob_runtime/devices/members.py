@@ -1,4 +1,4 @@
-"""Processes that exchange tensors: those of torch.distributed's world, or of a group beside it
+"""Processes that exchange tensors: those of torch.distributed's default group, or of a separate group
 (`SyncGroup`)."""
 
 from collections.abc import Sequence
@@ -14,60 +14,61 @@ from rljob_runtime.devices.world_connections import CONNECTIONS
 
 
 class Members(Protocol):
-    """This process among others; its rank and the others' are numbers from 0. All of them call `share`,
-    `subgroup` and `presence` together, in one order."""
+    """This process among others; ranks are numbers from 0. All members call `share`, `subgroup` and
+    `presence` together, in one order."""
 
     @property
     def rank(self) -> int:
-        """Of this process."""
+        """Return the rank of this process."""
         ...
 
     @property
     def size(self) -> int:
-        """Processes."""
+        """Return the number of processes."""
         ...
 
     @property
-    def whole(self) -> ProcessGroup | None:
-        """The group of all of them; None for one process alone."""
+    def full_group(self) -> ProcessGroup | None:
+        """Return the group of all members; None for a single process."""
         ...
 
-    def share(self, own: str) -> list[str]:
-        """What each of them gives, by rank."""
+    def share(self, text: str) -> list[str]:
+        """Exchange texts: return each member's text, by rank."""
         ...
 
     def subgroup(self, ranks: Sequence[int], *, seconds: float) -> ProcessGroup | None:
-        """A group of these, None for a process that is not among them. seconds: of one collective. Raises
-        RuntimeError or WorkerError when one does not come."""
+        """Create a group of these ranks; return None in other processes. seconds: timeout of one collective.
+        Raises RuntimeError or WorkerError when a rank does not arrive."""
         ...
 
-    def presence(self, where: str) -> Presence | None:
-        """Who is gone or gives up; None for one process alone. where: what this one does, for messages."""
+    def presence(self, activity: str) -> Presence | None:
+        """Return the detector of lost ranks; None for a single process. activity: of this process, for
+        messages."""
         ...
 
 
-class World:
-    """The ranks of torch.distributed's default group, or one process alone where there is none."""
+class DefaultGroupMembers:
+    """The ranks of torch.distributed's default group, or a single process without one."""
 
     def __init__(self) -> None:
         alone = not dist.is_initialized()
         self.rank, self.size = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
-        self.whole = None if alone else dist.group.WORLD
+        self.full_group = None if alone else dist.group.WORLD
 
-    def share(self, own: str) -> list[str]:
-        """Over the default group, signed with the secret of the meeting where it was made."""
+    def share(self, text: str) -> list[str]:
+        """Exchange texts over the default group, signed with the secret of its rendezvous."""
         signer = CONNECTIONS.signer
-        what = signer.share()
-        signed = texts_over_ranks(signer.sign(own, f"{what}/{self.rank}"), self.whole)
-        return [signer.read(text, f"{what}/{rank}") for rank, text in enumerate(signed)]
+        topic = signer.next_topic()
+        signed_texts = texts_over_ranks(signer.sign(text, f"{topic}/{self.rank}"), self.full_group)
+        return [signer.read(signed, f"{topic}/{rank}") for rank, signed in enumerate(signed_texts)]
 
     def subgroup(self, ranks: Sequence[int], *, seconds: float) -> ProcessGroup | None:
-        """torch.distributed's."""
-        made = dist.new_group(list(ranks), timeout=timedelta(seconds=seconds))
-        return made if isinstance(made, ProcessGroup) else None
+        """Create a group by `torch.distributed.new_group`."""
+        group = dist.new_group(list(ranks), timeout=timedelta(seconds=seconds))
+        return group if isinstance(group, ProcessGroup) else None
 
-    def presence(self, where: str) -> Presence | None:
-        """A new one."""
-        if self.whole is None:
+    def presence(self, activity: str) -> Presence | None:
+        """Return a new detector of lost ranks."""
+        if self.full_group is None:
             return None
-        return Presence(self.rank, self.share, name=f"rank {self.rank}", where=where)
+        return Presence(self.rank, self.share, name=f"rank {self.rank}", activity=activity)

@@ -1,7 +1,7 @@
-"""A device's memory as a ledger: bytes by kind, for as long as their tensors' storage lives.
+"""A ledger of a device's memory: bytes by kind, for as long as their tensors' storages live.
 
-Engines track what they allocate; an emulated device refuses what exceeds its limit, and the peaks
-go into metrics. Nothing is released by hand: a storage counts until it dies or is resized to 0.
+Engines track their allocations; an emulated device refuses allocations above its limit, and the peaks go into
+metrics. Nothing is released explicitly: a storage counts until it is freed or resized to 0.
 """
 
 import time
@@ -23,7 +23,7 @@ REMEDY = (
 
 
 class MemoryKind(StrEnum):
-    """What device memory is used for."""
+    """The uses of device memory."""
 
     UPDATE_WEIGHTS = "update weights"
     GRADIENTS = "gradients"
@@ -39,7 +39,7 @@ class MemoryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryReport:
-    """Bytes on a device. peaks: largest so far; the kinds' peaks need not fall together."""
+    """Bytes on a device. peaks: largest so far; the kinds may peak at different times."""
 
     device: str
     limit_bytes: int | None
@@ -50,27 +50,27 @@ class MemoryReport:
 
 
 Moment = tuple[float, dict[MemoryKind, int]]
-"""Seconds, and bytes by kind then."""
+"""Seconds, and the bytes by kind at that time."""
 
 
 @dataclass(slots=True)
 class PeakWatch:
-    """total_bytes: largest sum since the watch began. course: what was held then and whenever it was found
-    changed; seconds since the first of them."""
+    """Peak and timeline of a period. total_bytes: largest sum since its start. timeline: bytes by kind at the
+    start and at each observed change, with seconds since the start."""
 
     total_bytes: int
-    course: list[Moment] = field(default_factory=list)
-    _began: float = field(default_factory=time.perf_counter)
+    timeline: list[Moment] = field(default_factory=list)
+    _start_s: float = field(default_factory=time.perf_counter)
 
-    def see(self, kinds: dict[MemoryKind, int]) -> None:
-        """This is held now."""
-        self.total_bytes = max(self.total_bytes, sum(kinds.values()))
-        if not self.course or kinds != self.course[-1][1]:
-            self.course.append((time.perf_counter() - self._began, kinds))
+    def observe(self, kind_bytes: dict[MemoryKind, int]) -> None:
+        """Record the bytes that are in use now."""
+        self.total_bytes = max(self.total_bytes, sum(kind_bytes.values()))
+        if not self.timeline or kind_bytes != self.timeline[-1][1]:
+            self.timeline.append((time.perf_counter() - self._start_s, kind_bytes))
 
 
 class MemoryLedger:
-    """Bytes of the tensors that were tracked, each storage once whatever shares it.
+    """Counts the bytes of tracked tensors; a shared storage counts once.
 
     device: name for messages. limit_bytes: None for no limit.
     """
@@ -85,7 +85,7 @@ class MemoryLedger:
 
     @contextmanager
     def watch(self) -> Iterator["PeakWatch"]:
-        """The peak of what happens in the body, whatever `reset_peaks` does elsewhere."""
+        """Measure the peak during the body, independent of `reset_peaks`."""
         watch = PeakWatch(0)
         self._watches.append(watch)
         self._raise_peaks()
@@ -96,7 +96,7 @@ class MemoryLedger:
             self._watches.remove(watch)
 
     def track(self, kind: MemoryKind, tensors: Iterable[Tensor]) -> None:
-        """Count the storages of these tensors until they die; a storage keeps its first kind.
+        """Count the storages of these tensors until they are freed; a storage keeps its first kind.
 
         Raises DeviceMemoryError, with none of them counted, if they exceed the limit.
         """
@@ -107,12 +107,12 @@ class MemoryLedger:
         self._raise_peaks()
 
     def kind_of(self, tensor: Tensor) -> MemoryKind | None:
-        """What the tensor's storage counts as; None where it is not tracked."""
+        """Return the kind of the tensor's storage; None where it is not tracked."""
         key = id(tensor.untyped_storage())
         return self._entries[key][0] if self._holds(key) else None
 
     def require(self, kind: MemoryKind, num_bytes: int) -> None:
-        """Raise DeviceMemoryError if so many more bytes do not fit; called before allocating."""
+        """Raise DeviceMemoryError if `num_bytes` more do not fit; called before an allocation."""
         if (
             self.limit_bytes is None
             or (total := self.total_bytes()) + num_bytes <= self.limit_bytes
@@ -123,9 +123,10 @@ class MemoryLedger:
         )
 
     def refusal(self, reason: str, *, untracked_bytes: int = 0) -> DeviceMemoryError:
-        """The error of memory that did not fit, with a table of what is held, largest first.
+        """Return the error for an allocation that did not fit, with a table of the bytes in use, largest
+        first.
 
-        untracked_bytes: of tensors that the ledger was not told of.
+        untracked_bytes: of tensors that the ledger does not track.
         """
         sizes: dict[str, int] = {str(kind): size for kind, size in self._kinds().items()}
         sizes["not tracked, such as activations"] = untracked_bytes
@@ -136,15 +137,15 @@ class MemoryLedger:
         return DeviceMemoryError("\n".join(lines))
 
     def total_bytes(self) -> int:
-        """Bytes in use now."""
+        """Return the bytes in use now."""
         return sum(self._kinds().values())
 
     def kind_bytes(self, kind: MemoryKind) -> int:
-        """Bytes in use now for one kind."""
+        """Return the bytes in use now for one kind."""
         return self._kinds().get(kind, 0)
 
     def report(self) -> MemoryReport:
-        """Bytes in use now and at most so far."""
+        """Return the bytes in use now and the peaks so far."""
         self._raise_peaks()
         kinds = self._kinds()
         return MemoryReport(
@@ -157,21 +158,21 @@ class MemoryLedger:
         )
 
     def reset_peaks(self) -> None:
-        """Begin a new period of peaks, from what is in use now."""
+        """Start a new period of peaks at the bytes in use now."""
         self._peaks, self._total_peak = {}, 0
         self._raise_peaks()
 
     def _holds(self, key: int) -> bool:
-        """Whether a storage of this identity is alive.
+        """Return whether a storage with this id is alive.
 
-        The Python object of a storage lives exactly as long as the storage, so that its identity
-        and a weak reference to it stand for the memory itself.
+        The Python object of a storage lives exactly as long as the storage, so that its id and a weak
+        reference to it identify the memory.
         """
         entry = self._entries.get(key)
         return entry is not None and entry[1]() is not None
 
     def _kinds(self) -> dict[MemoryKind, int]:
-        """Bytes in use now; forgets the storages that died."""
+        """Return the bytes in use by kind, and drop the entries of freed storages."""
         sizes: dict[MemoryKind, int] = {}
         for key, entry in list(self._entries.items()):
             kind, reference = entry
@@ -188,4 +189,4 @@ class MemoryLedger:
         total = sum(kinds.values())
         self._total_peak = max(self._total_peak, total)
         for watch in self._watches:
-            watch.see(kinds)
+            watch.observe(kinds)

@@ -1,7 +1,7 @@
-"""Seconds that a device computes by itself in the passes of a state: what it waits for others is left out.
+"""Compute time of a device in the passes of a state, without its waits for other ranks.
 
-States say what a pass is, `collective_notes` when a collective is waited for. On an accelerator, whose host
-runs ahead of it, both ends of each are events in its stream, as its backend sets `OWN_TIME.clock`.
+States mark their passes, and `collective_notes` marks waits for collectives. An accelerator runs behind its
+host, so both ends of each interval are events in its stream: its backend sets `OWN_TIME.clock`.
 """
 
 import time
@@ -10,28 +10,28 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 MOST_PASSES = 16
-"""Of a state in a step, that are timed: enough for a pace, and no more marks than a step is to bear."""
+"""Limit of timed passes per state and step: enough for an estimate, with a bounded number of marks."""
 
 Interval = tuple[Any, Any]
-"""Two marks of the clock."""
+"""Start and end mark of the clock."""
 
 
-class Clock(Protocol):
-    """Where marks come from."""
+class IntervalClock(Protocol):
+    """Creates marks and measures the time between them."""
 
-    def now(self) -> Any:
-        """A mark, after what the device was given so far."""
+    def mark(self) -> Any:
+        """Return a mark after all work that is queued on the device so far."""
         ...
 
     def seconds(self, since: Any, until: Any) -> float:
-        """Between two marks, once the device has come to the second."""
+        """Return the seconds between two marks, once the device has reached the second."""
         ...
 
 
 class HostClock:
-    """Of a device that computes while its host waits."""
+    """A clock for devices that compute synchronously with the host."""
 
-    def now(self) -> float:
+    def mark(self) -> float:
         return time.perf_counter()
 
     def seconds(self, since: float, until: float) -> float:
@@ -39,31 +39,31 @@ class HostClock:
 
 
 class OwnTime:
-    """Of this process. clock: its device's."""
+    """Records the waits of this process. clock: of its device."""
 
     def __init__(self) -> None:
-        self.clock: Clock = HostClock()
+        self.clock: IntervalClock = HostClock()
         self._waits: list[Interval] | None = None
         self._waiting = False
 
     def begin_wait(self) -> Any:
-        """A collective is waited for from now on; the mark for `end_wait`. None outside of passes, and
+        """Start a wait for a collective and return the mark for `end_wait`; None outside of passes, and
         within another wait."""
         if self._waits is None or self._waiting:
             return None
         self._waiting = True
-        return self.clock.now()
+        return self.clock.mark()
 
     def end_wait(self, since: Any) -> None:
-        """It is over."""
+        """End the wait that `begin_wait` started."""
         if since is not None:
             self._waiting = False
             if self._waits is not None:
-                self._waits.append((since, self.clock.now()))
+                self._waits.append((since, self.clock.mark()))
 
     @contextmanager
-    def noting(self) -> Iterator[list[Interval]]:
-        """Waits in the body."""
+    def recording_waits(self) -> Iterator[list[Interval]]:
+        """Yield a list that records the waits of the body."""
         waits: list[Interval] = []
         self._waits = waits
         try:
@@ -73,38 +73,40 @@ class OwnTime:
 
 
 OWN_TIME = OwnTime()
-"""This process': it has one device."""
+"""The waits of this process, which has one device."""
 
 
-class Passes:
-    """The passes of one state over a batch."""
+class PassTimer:
+    """Times the passes of one state over a batch."""
 
-    def __init__(self, own: OwnTime = OWN_TIME) -> None:
-        self._own = own
+    def __init__(self, own_time: OwnTime = OWN_TIME) -> None:
+        self._own_time = own_time
         self._timed: list[tuple[Interval, list[Interval]]] = []
         self.tokens = 0
 
     @property
     def count(self) -> int:
-        """Passes that were timed."""
+        """Return the number of timed passes."""
         return len(self._timed)
 
     @contextmanager
-    def one(self, tokens: int) -> Iterator[None]:
-        """A pass over so many tokens, which counts among the first ones; one over none does not."""
+    def timed_pass(self, tokens: int) -> Iterator[None]:
+        """Time a pass over `tokens` tokens. Passes without tokens, and those after the first MOST_PASSES, do
+        not count."""
         if not tokens or self.count == MOST_PASSES:
             yield
             return
-        with self._own.noting() as waits:
-            began = self._own.clock.now()
+        with self._own_time.recording_waits() as waits:
+            start_mark = self._own_time.clock.mark()
             yield
-            self._timed.append(((began, self._own.clock.now()), waits))
+            self._timed.append(((start_mark, self._own_time.clock.mark()), waits))
         self.tokens += tokens
 
     def seconds(self) -> float:
-        """Of all of them, without waits; waits until the device has ended the last."""
-        clock = self._own.clock
+        """Return the seconds of all timed passes without waits; block until the device has ended the last
+        pass."""
+        clock = self._own_time.clock
         return sum(
-            clock.seconds(*whole) - sum(clock.seconds(*wait) for wait in waits)
-            for whole, waits in self._timed
+            clock.seconds(*interval) - sum(clock.seconds(*wait) for wait in waits)
+            for interval, waits in self._timed
         )

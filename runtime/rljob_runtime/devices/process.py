@@ -1,4 +1,4 @@
-"""What makes a process' work repeatable on every device. Called by the backends."""
+"""Make a process' work repeatable on every device. Called by the backends."""
 
 import random
 
@@ -9,13 +9,13 @@ import torch
 def make_repeatable(*, seed: int, num_threads: int, nondeterministic: str) -> None:
     """Fix threads, seeds and deterministic kernels for the whole process.
 
-    nondeterministic: "error" or "warn" about operations that have no deterministic form. Nothing of
-    ours draws from the global generators; they are seeded for the sake of users' code.
+    nondeterministic: "error" or "warn" for operations without a deterministic form. Our code does not use the
+    global generators; they are seeded for users' code.
     """
     torch.set_num_threads(num_threads)
-    # use_deterministic_algorithms(True) would import torch's compiler: 4 s of every process.
+    # use_deterministic_algorithms(True) would import torch's compiler, which takes 4 s in every process.
     torch.set_deterministic_debug_mode(nondeterministic)
-    # Deterministic mode would also fill every new tensor, which costs and changes no result.
+    # Deterministic mode would also fill every new tensor, which costs time and changes no result.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     random.seed(seed)
     np.random.seed(seed % 2**32)

@@ -1,9 +1,9 @@
-"""Connections to a host that is gone without a word: a lost machine, or a pod whose network goes before its
-processes have said goodbye. Who waits there hears it; nobody else would tell gloo.
+"""Break connections to hosts that vanished: a lost machine, or a pod whose network ends before its processes.
+Waits on such connections then fail; gloo has no other detection.
 
-Of a connection on which nothing comes the kernel asks. For as long as something is on its way there, it does
-not, and sends that again for a quarter of an hour, so that this process looks. (TCP_USER_TIMEOUT would end
-connections to those who live and do not read, too.)
+On an idle connection the kernel sends keepalive probes. While data is unacknowledged it sends none, but
+retransmits for a quarter of an hour, so this process checks such connections. (TCP_USER_TIMEOUT would also
+end connections to live processes that do not read.)
 """
 
 import os
@@ -13,22 +13,23 @@ import threading
 import time
 from contextlib import suppress
 
-from rljob_runtime.devices.tcp import listens, sockets
+from rljob_runtime.devices.tcp import is_listening, sockets
 
 PROBE_SECONDS, PROBES = 2, 3
-"""Of a connection on which nothing comes: after so long, and so often, before it counts as broken."""
+"""Idle seconds before a keepalive probe, and the number of unanswered probes that break a connection."""
 UNANSWERED, UNANSWERED_SECONDS = 5, 6.0
-"""Of one on which something is on its way: so often it was sent again, which takes 6.2 s or longer, and
-nothing came back for so long."""
+"""Limits for unacknowledged data: the number of retransmissions, which takes 6.2 s or longer, and the seconds
+without an answer."""
 _RETRANSMITS_AT, _LAST_ANSWER_AT, _INFO_BYTES = 2, 56, 60
-"""In the kernel's `struct tcp_info`: a byte, and milliseconds as 4 bytes."""
+"""Offsets in the kernel's `struct tcp_info`: a byte, and milliseconds as 4 bytes; and the size up to
+there."""
 _watched: set[int] = set()
-"""Processes with the thread that looks, which forks do not have."""
+"""Ids of processes that have the checking thread; forks do not inherit it."""
 
 
-def probe(connection: socket.socket) -> None:
-    """Have the kernel ask whether the other host is there, for as long as nothing is on its way to it. Raises
-    OSError where the connection is none of TCP."""
+def enable_keepalive(connection: socket.socket) -> None:
+    """Make the kernel probe the other host while the connection is idle. Raises OSError for a connection that
+    is not TCP."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_SECONDS)
@@ -37,13 +38,14 @@ def probe(connection: socket.socket) -> None:
 
 
 def probe_connections() -> int:
-    """All of this process over TCP, whoever made them: gloo has no setting for it. Returns how many there
-    are; 0 where the system does not list them. From then on a thread breaks those that are `unanswered`."""
+    """Enable keepalive on all TCP connections of this process, as gloo has no setting for it. Returns their
+    number; 0 where the system does not list them. From then on a thread breaks those where
+    `is_unanswered`."""
     probed = 0
-    for each in sockets():
+    for connection in sockets():
         with suppress(OSError):  # closed meanwhile
-            if not listens(each):
-                probe(each)
+            if not is_listening(connection):
+                enable_keepalive(connection)
                 probed += 1
     if probed and hasattr(socket, "TCP_INFO") and os.getpid() not in _watched:
         _watched.add(os.getpid())
@@ -51,21 +53,21 @@ def probe_connections() -> int:
     return probed
 
 
-def unanswered(connection: socket.socket) -> bool:
-    """Whether what is sent over it was sent again and again, and nothing came back; never where the other
-    one lives and does not read. Raises OSError where the connection is none of TCP."""
+def is_unanswered(connection: socket.socket) -> bool:
+    """Return whether data was retransmitted often without an answer; False for a live peer that does not
+    read. Raises OSError for a connection that is not TCP."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     if len(info) < _INFO_BYTES:
         return False
-    (silent,) = struct.unpack_from("=I", info, _LAST_ANSWER_AT)
-    return info[_RETRANSMITS_AT] >= UNANSWERED and silent >= UNANSWERED_SECONDS * 1000
+    (silent_ms,) = struct.unpack_from("=I", info, _LAST_ANSWER_AT)
+    return info[_RETRANSMITS_AT] >= UNANSWERED and silent_ms >= UNANSWERED_SECONDS * 1000
 
 
 def _break_unanswered() -> None:
-    """For as long as this process lives."""
+    """Break unanswered connections for as long as this process lives."""
     while True:
         time.sleep(PROBE_SECONDS)
-        for each in sockets():
+        for connection in sockets():
             with suppress(OSError):  # closed meanwhile
-                if not listens(each) and unanswered(each):
-                    each.shutdown(socket.SHUT_RDWR)
+                if not is_listening(connection) and is_unanswered(connection):
+                    connection.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Connections of this process over TCP, whoever made them, as the system lists them; where it listens."""
+"""List this process' TCP sockets, including those of libraries, and choose its listening address."""
 
 import os
 import socket
@@ -13,37 +13,37 @@ FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 def sockets() -> Iterator[socket.socket]:
-    """All of TCP, connected or listening, each until the next is asked for; none where the system does not
-    list them. Closing one of these leaves the connection as it is."""
+    """Yield all TCP sockets, connected or listening, each valid until the next; none where the system does
+    not list them. Each is a duplicate: closing it does not close the connection."""
     with suppress(FileNotFoundError):
         for name in os.listdir(FOLDER):
             with suppress(OSError):  # closed meanwhile, or no socket
                 copy = os.dup(int(name))
                 try:
-                    found = socket.socket(fileno=copy)
+                    connection = socket.socket(fileno=copy)
                 except OSError:
                     os.close(copy)
                     raise
-                with found:
-                    if found.family in FAMILIES and found.type == socket.SOCK_STREAM:
-                        yield found
+                with connection:
+                    if connection.family in FAMILIES and connection.type == socket.SOCK_STREAM:
+                        yield connection
 
 
-def listens(found: socket.socket) -> bool:
-    """Whether others connect to it."""
-    return bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+def is_listening(connection: socket.socket) -> bool:
+    """Return whether the socket listens for connections."""
+    return bool(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
-def stay_on_this_machine() -> None:
-    """Listen at the loopback address from now on, gloo too, unless the user has named an interface."""
+def restrict_to_loopback() -> None:
+    """Listen only at the loopback address, gloo included, unless the user has set an interface."""
     names = [name for _, name in socket.if_nameindex() if name in LOOPBACK_INTERFACES]
     if names:
         os.environ.setdefault(INTERFACE_VARIABLE, names[0])
 
 
 def listening_host() -> str:
-    """Where other ranks reach this process, as gloo has it: the loopback address, or what the host's name
-    stands for; where that is nothing, this machine alone."""
+    """Return the address at which other ranks reach this process, chosen as gloo does: the loopback address
+    or that of the host's name; the loopback address where the name does not resolve."""
     if os.environ.get(INTERFACE_VARIABLE) in LOOPBACK_INTERFACES:
         return LOOPBACK
     try:

@@ -106,7 +106,7 @@ class Packing:
                 *((len(prompt), len(prompt)) for prompt in prompts),
                 *((len(response), len(prompt) + len(response)) for prompt, response in continued),
             ],
-            places_K=torch.cat([torch.arange(key.start, key.stop) for key in keys]).to(
+            key_index_K=torch.cat([torch.arange(key.start, key.stop) for key in keys]).to(
                 self.tokens_U.device
             ),
         )

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rljob_runtime.devices.own_time import Passes
+from rljob_runtime.devices.own_time import PassTimer
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class DeviceWork:
     passes: int
 
     @classmethod
-    def of(cls, passes: Passes) -> "DeviceWork | None":
+    def of(cls, passes: PassTimer) -> "DeviceWork | None":
         """Return the work of these passes, or None if none was timed."""
         if not passes.count:
             return None

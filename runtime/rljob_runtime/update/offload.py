@@ -38,7 +38,7 @@ class OffloadedOptimizer:
 
     def state_dict(self) -> dict[str, Tensor]:
         """On the host, where it is."""
-        held = {name: self._swapped.held(tensor) for name, tensor in self._moved.items()}
+        held = {name: self._swapped.host_view(tensor) for name, tensor in self._moved.items()}
         return self._optimizer.state_dict() | held
 
     def ranges(self) -> dict[str, StateRange]:

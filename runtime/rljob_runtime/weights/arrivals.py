@@ -134,18 +134,18 @@ class TensorsArrive:
     def receive(self, group: SyncGroup, version: int) -> Tensor:
         """One after the other; names and shapes are agreed on before the first, sums after the last."""
         named = weights_named(version)
-        with group.telling(named):
-            outlines = unpack_outlines(group.broadcast_bytes(what=f"{named}, names"))
+        with group.reporting_errors(named):
+            outlines = unpack_outlines(group.broadcast_bytes(description=f"{named}, names"))
             problem = group.agree(self._make_room(outlines), f"{named}, names")
         check_agreed(problem, version)
-        with group.telling(named):
+        with group.reporting_errors(named):
             digest = WeightsDigest(self._dtype)
             for name in outlines:
                 group.broadcast(self._held[name], f"{named}, {name}")
                 for _ in digest.of([(name, self._held[name])]):
                     pass
             last = f"{named}, their sum"
-            seal = Seal.unpack(group.broadcast_bytes(what=last))
+            seal = Seal.unpack(group.broadcast_bytes(description=last))
             problem = group.agree(_wrong_sum(digest.hex(), seal.checksum), last)
         check_agreed(problem, version)
         self._checksum = seal.checksum

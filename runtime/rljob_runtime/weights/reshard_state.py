@@ -114,7 +114,7 @@ class Reshard:
         """Of all devices that train and all that generate; the plan is another one for each number of
         them."""
         self.group = group
-        with group.telling("the plan of a reshard"):
+        with group.reporting_errors("the plan of a reshard"):
             self.meet(group)
 
     def leave(self) -> None:
@@ -210,7 +210,7 @@ class Reshard:
             probe_gap=gap,
             check_seconds=moved.check_seconds + compared,
             checks=self.on.checks.count + len(self.sequences),
-            course=told(thinned(whole.course)),
+            course=told(thinned(whole.timeline)),
         )
 
     def _exchange(self, version: int, new: New) -> "_Moved":
@@ -259,7 +259,7 @@ class Reshard:
         else:
             expected_T = torch.empty(sum(len(ids) - 1 for ids in sequences))
         if self.on.apart:
-            self.on.resharder.wait(start_broadcast(expected_T, 0, self.on.members.whole))
+            self.on.resharder.wait(start_broadcast(expected_T, 0, self.on.members.full_group))
         return expected_T
 
     def _made(self, piece: Piece) -> Tensor:

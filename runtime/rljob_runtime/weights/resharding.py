@@ -132,7 +132,7 @@ def _plan(
         members.rank,
         sent=sent,
         generated=generated,
-        group=members.whole,
+        group=members.full_group,
         wait=resharder.wait,
         merge=merge,
     )

@@ -120,17 +120,17 @@ class WeightSync:
             return self.run(version)
         assert group.is_source, "one device sends"
         outlines, named = self._outlines_sent(policy), weights_named(version)
-        with group.telling(named):
+        with group.reporting_errors(named):
             group.announce(version)
             group.broadcast_bytes(pack_outlines(outlines), f"{named}, names")
-            problem = group.agree(what=f"{named}, names")
+            problem = group.agree(description=f"{named}, names")
         check_agreed(problem, version)
         sent = WeightsDigest(self.dtype)
-        with group.telling(named):
+        with group.reporting_errors(named):
             collections.deque(sent.of(_sent(policy, outlines, group, named)), maxlen=0)
             seal = Seal(checksum=sent.hex(), logprobs=expected_T.tolist())
             group.broadcast_bytes(seal.packed(), f"{named}, their sum")
-            problem = group.agree(what=f"{named}, their sum")
+            problem = group.agree(description=f"{named}, their sum")
         check_agreed(problem, version)
         return SyncReport(checksum=sent.hex(), span=StageSpan.since(started))
 
@@ -143,13 +143,13 @@ class WeightSync:
 
     def _telling(self, version: int) -> AbstractContextManager[None]:
         """What fails here alone, all hear who exchange weights with this device."""
-        return self.group.telling(weights_named(version)) if self.group else nullcontext()
+        return self.group.reporting_errors(weights_named(version)) if self.group else nullcontext()
 
     def _arriving(self, version: int) -> Announced:
         """All weights, each once all devices that exchange it have it."""
         policy, group, named = self.policy, self.group, weights_named(version)
         if group is not None and not group.is_source:
-            outlines = unpack_outlines(group.broadcast_bytes(what=f"{named}, names"))
+            outlines = unpack_outlines(group.broadcast_bytes(description=f"{named}, names"))
             return Announced(outlines=outlines, weights=self._received(outlines, group, named))
         assert policy is not None, "a device that takes no weights has them"
         if group is None:

@@ -15,8 +15,8 @@ from rljob_api.topology.devices import updates_in_flight
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.devices.backend import Backend
-from rljob_runtime.devices.host_swap import HostSwap, SwappedOut
-from rljob_runtime.devices.members import World
+from rljob_runtime.devices.host_swap import HostSwap, OffloadedTensors
+from rljob_runtime.devices.members import DefaultGroupMembers
 from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
@@ -170,7 +170,7 @@ def _port(
         own = held if trains else None
         reshard = make_reshard(spec, model, own, engine, room, backend=backend, text_ids=vocab_size)
         if spec.placement.mode == "colocated":
-            reshard.meet(World())
+            reshard.meet(DefaultGroupMembers())
         return reshard
     return WeightSync(
         policy=held,
@@ -432,7 +432,7 @@ def make_inference(
         *,
         temperature: float = 1.0,
         adapt: Adapted | None = None,
-        resting: SwappedOut | None = None,
+        resting: OffloadedTensors | None = None,
         shown: Shown = shown,
     ) -> None:
         made[name] = Inference(

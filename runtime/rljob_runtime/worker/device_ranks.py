@@ -16,7 +16,7 @@ from rljob_api.spec.engines import UpdateParallelism
 from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.devices.backend import Backend
-from rljob_runtime.devices.meetings import assemble, attend
+from rljob_runtime.devices.meetings import assemble, join_rendezvous
 from rljob_runtime.devices.world_connections import CONNECTIONS
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
@@ -61,10 +61,10 @@ def join(
         return DeviceRanks(update=UpdateRanks())
     assert meeting is not None, f"device {role.rank} has nowhere to meet the others"
     seconds = spec.flow.stage_timeout_seconds + GRACE_SECONDS
-    met = attend(meeting, seconds=meet_seconds or seconds)
+    met = join_rendezvous(meeting, seconds=meet_seconds or seconds)
     assemble(met.store, role.world_rank, role.world_size, seconds=meet_seconds or seconds)
     CONNECTIONS.begin(met, role.world_rank, role.world_size)
-    with CONNECTIONS.of_groups():
+    with CONNECTIONS.tracking_groups():
         dist.init_process_group(
             backend.collectives,
             store=met.store,

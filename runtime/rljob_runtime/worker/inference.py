@@ -13,9 +13,9 @@ from torch import Tensor
 
 from rljob_api.spec.evaluation import Evaluation, EvaluationSet
 from rljob_api.topology.resolved import ResolvedBatch
-from rljob_runtime.devices.host_swap import SwappedOut
+from rljob_runtime.devices.host_swap import OffloadedTensors
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.devices.own_time import Passes
+from rljob_runtime.devices.own_time import PassTimer
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
@@ -82,11 +82,11 @@ class Inference:
     adapt: Adapted | None = None
     masked: bool = False
     ledger: MemoryLedger | None = None
-    resting: SwappedOut | None = None
+    resting: OffloadedTensors | None = None
     kept: LogprobCache | None = None
     pictures: "PictureReader | None" = None
     ready: Callable[[], None] = lambda: None
-    _passes: Passes = field(init=False, default_factory=Passes)
+    _passes: PassTimer = field(init=False, default_factory=PassTimer)
 
     def run(self, batch: BatchName, groups: range | None = None) -> StageSpan:
         """Write the column for the share, as its responses come. groups: that the batch has; None: those of a
@@ -104,7 +104,7 @@ class Inference:
             self.resting.release()  # the host has them still
 
     def _run(self, batch: BatchName, groups: range) -> StageSpan:
-        work, self._passes = BatchTimer(), Passes()
+        work, self._passes = BatchTimer(), PassTimer()
         if self.kept is not None and self.ranks.leads:
             self.kept.load_new_files()
         replica, replicas = self.ranks.share
@@ -156,7 +156,7 @@ class Inference:
 
     def _infer(self, samples: SampleBatch) -> Tensor:
         tokens = 0 if self.ranks.in_stages else count_tokens(samples)
-        with torch.no_grad(), self._passes.one(tokens):
+        with torch.no_grad(), self._passes.timed_pass(tokens):
             return self.model.logprobs(samples, temperature=self.temperature).logprobs_T.cpu()
 
     def _num_prompts(self, batch: BatchName) -> int:

@@ -22,7 +22,7 @@ from torch.distributed import ProcessGroup
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_api.topology.second_copies import copied_parts, second_holders
 from rljob_runtime.children.owned_folders import MemoryFolder
-from rljob_runtime.devices.members import World
+from rljob_runtime.devices.members import DefaultGroupMembers
 from rljob_runtime.devices.presence import Presence
 from rljob_runtime.devices.wire import Pending
 from rljob_runtime.devices.world_connections import CONNECTIONS
@@ -118,11 +118,13 @@ class PeerCopies(SecondCopies):
         self._received: dict[int, DeviceWork] = {}
 
     def join(self, seconds: float) -> None:
-        with CONNECTIONS.of_groups():
+        with CONNECTIONS.tracking_groups():
             group = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
         assert isinstance(group, ProcessGroup), "all ranks that train are in it"
         self._group = group
-        self._presence = World().presence(f"second copies of update rank {self._rank}")
+        self._presence = DefaultGroupMembers().presence(
+            f"second copies of update rank {self._rank}"
+        )
 
     def leave(self) -> None:
         self._let_end()

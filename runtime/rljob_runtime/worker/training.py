@@ -21,7 +21,7 @@ from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.algorithms.reweighting import reweighted
 from rljob_runtime.algorithms.whitening import whiten
 from rljob_runtime.devices.collectives import sum_over_ranks
-from rljob_runtime.devices.own_time import Passes
+from rljob_runtime.devices.own_time import PassTimer
 from rljob_runtime.record.event_types import PassTimes
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.seeds import derive_seed
@@ -73,7 +73,7 @@ class Training:
         layout = spec.update.parallelism
         self._timed = layout.pipeline == 1
         self._alone = self._timed and (spec.update.engine == "torch" or not layout.shared)
-        self.passes, self.own = PassTimes(), Passes()
+        self.passes, self.own = PassTimes(), PassTimer()
 
     def add(self, samples: SampleBatch) -> SampleBatch:
         """Take the next whole groups of the share in; returns those of their samples that count."""
@@ -170,7 +170,7 @@ class Training:
             teaches = micro_batch.teaches and self._timed
             tokens = count_tokens(micro_batch.samples) if teaches else 0
             started = time.perf_counter()
-            with self.own.one(tokens if self._alone else 0):
+            with self.own.timed_pass(tokens if self._alone else 0):
                 begun.add(micro_batch.samples, teaches=micro_batch.teaches)
             if teaches:
                 self.passes.add(tokens, time.perf_counter() - started)

@@ -11,14 +11,16 @@ from typer.testing import CliRunner
 from rljob_api.topology.pod_names import BRING_UP_FILE
 from rljob_runtime.cli.bring_up import on_device, steps, whole_run
 from rljob_runtime.cli.bring_up.kernel_cases import KERNELS
-from rljob_runtime.cli.bring_up.place import Differs, NotApplicable, Place
+from rljob_runtime.cli.bring_up.place import CheckContext, NotApplicable, WrongResult
 from rljob_runtime.cli.bring_up.record import Figures, Result, read_record
 from rljob_runtime.cli.main import app
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(accelerator="emulated", rank=0, size=1, devices=2, folder=tmp_path, seconds=120)
+def place(tmp_path: Path) -> CheckContext:
+    return CheckContext(
+        accelerator="emulated", rank=0, size=1, devices=2, folder=tmp_path, seconds=120
+    )
 
 
 def number(figures: Figures, name: str) -> float:
@@ -50,7 +52,7 @@ def test_the_command_runs_checks_in_their_processes_and_keeps_a_record(tmp_path:
     assert json.loads(ended.output)["checks"][0]["check"] == "device"
 
 
-def test_memory_kernels_and_swaps_pass(place: Place) -> None:
+def test_memory_kernels_and_swaps_pass(place: CheckContext) -> None:
     memory = on_device.memory(place)
     kernels = on_device.kernels(place)
     swap = on_device.host_swap(place)
@@ -61,15 +63,19 @@ def test_memory_kernels_and_swaps_pass(place: Place) -> None:
     assert number(swap, "to_device_gb_per_s") > 0
 
 
-def test_a_kernel_that_is_wrong_is_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_is_wrong_is_named(
+    place: CheckContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     norm = KERNELS["norm"]
     monkeypatch.setitem(KERNELS, "norm", replace(norm, kernel=lambda *x: norm.kernel(*x) * 1.1))
 
-    with pytest.raises(Differs, match=r"of \d+ cases: norm odd width in torch.float32 is off by"):
+    with pytest.raises(
+        WrongResult, match=r"of \d+ cases: norm odd width in torch.float32 is off by"
+    ):
         on_device.kernels(place)
 
 
-def test_steps_of_both_engines_are_the_hosts(place: Place) -> None:
+def test_steps_of_both_engines_are_the_hosts(place: CheckContext) -> None:
     def trained(_: int) -> tuple[Figures, Figures]:
         return steps.torch_step(place), steps.megatron_step(place)
 
@@ -80,15 +86,21 @@ def test_steps_of_both_engines_are_the_hosts(place: Place) -> None:
     assert 0 < number(core, "gap_weights") < 1e-5
 
 
-def test_a_step_that_is_another_is_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_is_another_is_named(
+    place: CheckContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(steps.LIMITS, "weights", -1.0)
 
-    with pytest.raises(Differs, match=r"2 steps of torch differ from the host's: weights by 0 "):
+    with pytest.raises(
+        WrongResult, match=r"2 steps of torch differ from the host's: weights by 0 "
+    ):
         steps.torch_step(place)
 
 
-def test_mindspeed_where_it_is_not_installed_does_not_apply(place: Place, tmp_path: Path) -> None:
-    on_npus = Place(
+def test_mindspeed_where_it_is_not_installed_does_not_apply(
+    place: CheckContext, tmp_path: Path
+) -> None:
+    on_npus = CheckContext(
         accelerator="ascend910b", rank=0, size=1, devices=1, folder=tmp_path, seconds=60
     )
 
@@ -98,7 +110,7 @@ def test_mindspeed_where_it_is_not_installed_does_not_apply(place: Place, tmp_pa
 
 @pytest.mark.run
 @pytest.mark.nightly
-def test_the_small_job_runs(place: Place) -> None:
+def test_the_small_job_runs(place: CheckContext) -> None:
     assert whole_run.quickstart(place)["steps"] == whole_run.STEPS
 
 

@@ -11,25 +11,31 @@ import pytest
 
 from rljob_runtime.cli.bring_up import course
 from rljob_runtime.cli.bring_up.bring_up_command import visible_type
-from rljob_runtime.cli.bring_up.checks import CHECKS, FIRST, MOST_SECONDS, Check
-from rljob_runtime.cli.bring_up.course import Machine, bring_up, run_check
-from rljob_runtime.cli.bring_up.record import Outcome, Result
+from rljob_runtime.cli.bring_up.checks import CHECKS, FIRST, MAX_SECONDS, Check
+from rljob_runtime.cli.bring_up.course import BringUpMachine, bring_up, run_check
+from rljob_runtime.cli.bring_up.record import CheckOutcome, Result
 
-Run = Callable[..., Outcome]
+Run = Callable[..., CheckOutcome]
 
 
 def check(work: str, *, name: str = "", seconds: float = 20, most: int = 1) -> Check:
-    return Check(name=name or work, seconds=seconds, work=f"fake_checks:{work}", says="", most=most)
+    return Check(
+        name=name or work,
+        seconds=seconds,
+        work=f"fake_checks:{work}",
+        summary="",
+        max_processes=most,
+    )
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path) -> BringUpMachine:
     path = str(Path(fake_checks.__file__).parent)
     environment = os.environ | {"PYTHONPATH": path, "FOLDER": str(tmp_path)}
-    return Machine(accelerator="cuda", devices=2, environment=environment)
+    return BringUpMachine(accelerator="cuda", devices=2, environment=environment)
 
 
-def test_figures_reasons_and_errors_are_told(machine: Machine) -> None:
+def test_figures_reasons_and_errors_are_told(machine: BringUpMachine) -> None:
     passed, without, failed = (run_check(check(n), machine) for n in ("counts", "lacks", "raises"))
 
     assert (passed.result, passed.figures["devices"]) == (Result.PASSED, 2)
@@ -38,7 +44,7 @@ def test_figures_reasons_and_errors_are_told(machine: Machine) -> None:
     assert "fake_checks.py" in failed.output
 
 
-def test_a_crash_is_a_result(machine: Machine) -> None:
+def test_a_crash_is_a_result(machine: BringUpMachine) -> None:
     died, left = (run_check(check(name), machine) for name in ("dies", "leaves"))
 
     assert (died.result, left.result) == (Result.FAILED, Result.FAILED)
@@ -48,7 +54,7 @@ def test_a_crash_is_a_result(machine: Machine) -> None:
 
 
 def test_what_hangs_ends_at_its_deadline_with_all_that_it_started(
-    machine: Machine, tmp_path: Path
+    machine: BringUpMachine, tmp_path: Path
 ) -> None:
     outcome = run_check(check("hangs", seconds=2), machine)
 
@@ -62,7 +68,7 @@ def test_what_hangs_ends_at_its_deadline_with_all_that_it_started(
 
 
 def test_processes_that_wait_for_one_that_failed_end_soon(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: BringUpMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(course, "GRACE_SECONDS", 0.2)
 
@@ -74,9 +80,9 @@ def test_processes_that_wait_for_one_that_failed_end_soon(
 
 @pytest.mark.parametrize(("given", "seen"), [("", ["0", "1"]), ("4,7", ["4", "7"])])
 def test_each_process_of_several_has_a_device_of_its_own(
-    machine: Machine, given: str, seen: list[str]
+    machine: BringUpMachine, given: str, seen: list[str]
 ) -> None:
-    own = Machine(
+    own = BringUpMachine(
         accelerator="cuda",
         devices=2,
         environment={**machine.environment, "CUDA_VISIBLE_DEVICES": given},
@@ -85,8 +91,8 @@ def test_each_process_of_several_has_a_device_of_its_own(
     assert run_check(check("sees", most=8), own).figures["seen"] == seen
 
 
-def test_without_a_device_no_other_check_begins(machine: Machine) -> None:
-    unseen = Machine(accelerator="cuda", devices=None, environment=machine.environment)
+def test_without_a_device_no_other_check_begins(machine: BringUpMachine) -> None:
+    unseen = BringUpMachine(accelerator="cuda", devices=None, environment=machine.environment)
     table = (check("raises", name=FIRST), check("counts"))
 
     first, second = bring_up(unseen, ["counts"], table=table)
@@ -99,9 +105,9 @@ def test_without_a_device_no_other_check_begins(machine: Machine) -> None:
 
 
 def test_checks_go_on_behind_one_that_failed_and_others_were_not_asked_for(
-    machine: Machine,
+    machine: BringUpMachine,
 ) -> None:
-    unseen = Machine(accelerator="cuda", devices=None, environment=machine.environment)
+    unseen = BringUpMachine(accelerator="cuda", devices=None, environment=machine.environment)
     table = tuple(map(check, ("raises", "lacks", "leaves")))
     first = check("counts", name=FIRST)
 
@@ -111,7 +117,7 @@ def test_checks_go_on_behind_one_that_failed_and_others_were_not_asked_for(
 
 
 def test_the_table_fits_into_the_time_that_users_are_asked_for() -> None:
-    assert sum(check.seconds for check in CHECKS) <= MOST_SECONDS
+    assert sum(check.seconds for check in CHECKS) <= MAX_SECONDS
     assert len({check.name for check in CHECKS}) == len(CHECKS)
 
 

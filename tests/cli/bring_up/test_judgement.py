@@ -15,13 +15,13 @@ from rljob_runtime.cli.bring_up.checks import NAMES
 from rljob_runtime.cli.bring_up.judgement import untested, why_untested
 from rljob_runtime.cli.bring_up.record import (
     FORMAT,
-    Outcome,
+    CheckOutcome,
     Record,
     Result,
     read_record,
     write_record,
 )
-from rljob_runtime.cli.bring_up.versions import found_versions
+from rljob_runtime.cli.bring_up.versions import installed_versions
 from rljob_runtime.cli.main import app
 from rljob_runtime.errors import ConfigError
 
@@ -36,7 +36,7 @@ ASCEND = {"type": "ascend910b", "devicesPerNode": 8}
 
 
 def record(**changes: Any) -> Record:
-    passed = [Outcome(check=name, result=Result.PASSED) for name in NAMES]
+    passed = [CheckOutcome(check=name, result=Result.PASSED) for name in NAMES]
     whole = Record(
         format=FORMAT,
         accelerator="ascend910b",
@@ -50,7 +50,7 @@ def record(**changes: Any) -> Record:
     return replace(whole, **changes)
 
 
-def without(check: str, result: Result) -> list[Outcome]:
+def without(check: str, result: Result) -> list[CheckOutcome]:
     return [replace(one, result=result) if one.check == check else one for one in record().checks]
 
 
@@ -148,7 +148,7 @@ def test_rljob_run_refuses_such_a_job_without_a_record_and_names_the_command(job
 @pytest.mark.parametrize("way", ["option", "record"])
 def test_rljob_run_takes_it_with_a_record_beside_it_or_when_told_so(job: Path, way: str) -> None:
     if way == "record":
-        write_record(record(versions=found_versions()), job.parent / BRING_UP_FILE)
+        write_record(record(versions=installed_versions()), job.parent / BRING_UP_FILE)
 
     code, said = run(job, *(["--accept-untested"] if way == "option" else []))
 

@@ -44,7 +44,7 @@ def kubeconfig(tmp_path):
 def rljob(server, kubeconfig, tmp_path, monkeypatch):
     """rljob("status", "words") as typed, in an empty folder, at noon, against the server."""
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(server.url)))
-    monkeypatch.setattr(commands, "_now", lambda: NOW)
+    monkeypatch.setattr(commands, "_unix_seconds", lambda: NOW)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return lambda *arguments: CliRunner().invoke(app, list(arguments))

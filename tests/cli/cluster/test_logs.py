@@ -130,7 +130,7 @@ class Cluster:
                 self,
                 "words",
                 tail=tail,
-                tell=self.told.append,
+                report=self.told.append,
                 sleep=self.sleep,
                 clock=lambda: self.now,
             )

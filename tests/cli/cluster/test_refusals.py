@@ -6,7 +6,7 @@ import pytest
 from kube_manifests import JOB
 from kube_server import JOBS, refusal
 
-from rljob_runtime.cli.cluster.refusals import Asked
+from rljob_runtime.cli.cluster.refusals import ApiRequest
 from rljob_runtime.cli.cluster.refusals import refusal as error_of
 from rljob_runtime.errors import ClusterError, NoAnswer
 
@@ -109,7 +109,7 @@ def test_a_context_without_a_namespace_means_default(rljob, server):
 
 
 def test_a_refused_shell_is_understood():
-    asked = Asked(verb="create", resource="pods/exec", name="h", namespace="ns", where="here")
+    asked = ApiRequest(verb="create", resource="pods/exec", name="h", namespace="ns", where="here")
     body = '{"kind":"Status","message":"pods \\"h\\" is forbidden: User me cannot create"}'
     handshake = f"Handshake status 403 Forbidden -+-+- {{'date': 'x'}} -+-+- {body}"
 
@@ -124,6 +124,6 @@ def test_a_refused_shell_is_understood():
 
 @pytest.mark.parametrize("code", [0, 410, 429, 500, 503])
 def test_what_passes_may_be_asked_again(code):
-    asked = Asked(verb="get", resource="pods", name="h", namespace="ns", where="here")
+    asked = ApiRequest(verb="get", resource="pods", name="h", namespace="ns", where="here")
 
     assert type(error_of(asked, code, "busy")) is NoAnswer

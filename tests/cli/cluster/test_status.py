@@ -10,7 +10,7 @@ from kube_server import CORE, JOBS, refusal
 from rich.console import Console
 
 from rljob_runtime.cli.cluster.job_facts import age, head_pod, seconds_since, state
-from rljob_runtime.cli.cluster.job_page import SHOWN_PODS, Seen, page
+from rljob_runtime.cli.cluster.job_page import SHOWN_PODS, JobSnapshot, page
 
 PAGE = Path(__file__).with_name("page.txt")
 
@@ -22,7 +22,7 @@ def trimmed(text):
 def text_of(seen, width=100):
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
-        console.print(page(seen, now=NOW, width=width))
+        console.print(page(seen, unix_s=NOW, width=width))
     return trimmed(captured.get())
 
 
@@ -118,14 +118,14 @@ def test_spare_nodes_are_told_beside_the_devices(server, rljob):
 
 
 def test_the_clock_of_a_job_stops_when_it_ends():
-    assert text_of(Seen(job=ended("Succeeded"))).splitlines()[0].endswith("Succeeded  18:59")
+    assert text_of(JobSnapshot(job=ended("Succeeded"))).splitlines()[0].endswith("Succeeded  18:59")
 
 
 def test_of_many_pods_those_that_are_not_ready_are_named():
     many = [pod("worker", index) for index in range(SHOWN_PODS)]
     lost = pod("worker", 99, phase="Failed", reason="Evicted", conditions=[], containerStatuses=[])
 
-    shown = text_of(Seen(job=JOB, pods=[*many, lost]))
+    shown = text_of(JobSnapshot(job=JOB, pods=[*many, lost]))
 
     assert "words-1-worker-99   Evicted" in shown
     assert f"worker   13 pods             {SHOWN_PODS} of them ready" in shown
@@ -138,7 +138,7 @@ def test_only_the_last_failure_is_told_in_full():
         for n, when in enumerate(("2026-03-01T11:50:00Z", "2026-03-01T11:55:00Z"))
     ]
 
-    shown = text_of(Seen(job=job(failures=failures)))
+    shown = text_of(JobSnapshot(job=job(failures=failures)))
 
     assert "first 0" not in shown
     assert all(line in shown for line in ("last 0", "first 1", "last 1"))

@@ -13,9 +13,9 @@ from scripts.ascend_facts import pinned
 from rljob_api.check.load import read_job
 from rljob_operator.build.gang import gang
 from rljob_operator.build.pods import pod_template
-from rljob_runtime.cli.doctor.cluster_facts import Unseen
+from rljob_runtime.cli.doctor.cluster_facts import Unavailable
 from rljob_runtime.cli.doctor.findings import Skip
-from rljob_runtime.cli.doctor.installed import installed
+from rljob_runtime.cli.doctor.installed import operator_of_deployment
 from rljob_runtime.cli.doctor.need import need_of
 from rljob_runtime.cli.doctor.probe.course import probe
 from rljob_runtime.cli.doctor.probe.plan import Options, plan_of
@@ -131,8 +131,8 @@ def test_without_devices_each_node_gets_one_pod_and_without_an_operator_an_image
     facts = cluster(nodes=(node("a", 0), node("b", 0)))
     named = Options(token="abc", seconds=60, image="mine:1")
 
-    assert plan_of(facts, None, installed(deployment()), OPTIONS).pods == 2
-    assert plan_of(cluster(nodes=Unseen("forbidden")), None, None, named).image == "mine:1"
+    assert plan_of(facts, None, operator_of_deployment(deployment()), OPTIONS).pods == 2
+    assert plan_of(cluster(nodes=Unavailable("forbidden")), None, None, named).image == "mine:1"
     with pytest.raises(Skip, match="--image"):
         plan_of(facts, None, None, OPTIONS)
 
@@ -202,12 +202,12 @@ def test_pods_that_run_are_asked_and_sum_and_are_gone():
     seen = probe(a_plan(), world.means())
 
     assert [p.problem for p in seen.pods] == ["", ""]
-    assert [p.summed["rank"] for p in seen.pods] == [0, 1]
+    assert [p.all_reduce["rank"] for p in seen.pods] == [0, 1]
     given = [given for _, work, given in world.asked if work == "reduce"]
     assert {g["address"] for g in given} == {"10.0.0.7"}
     assert {(g["backend"], g["size"]) for g in given} == {("gloo", 2)}
     assert world.pods == {}
-    assert seen.left == {}
+    assert seen.undeleted == {}
     assert (
         "waiting for 2 of 2 pods, 60 s at most: rljob-doctor-abc-0: ContainerCreating"
         in (world.told[0])
@@ -226,7 +226,7 @@ def test_all_pods_of_a_large_cluster_sum_at_the_same_time():
 
     seen = probe(plan, replace(world.means(), shell=shell))
 
-    assert sorted(p.summed["rank"] for p in seen.pods) == list(range(40))
+    assert sorted(p.all_reduce["rank"] for p in seen.pods) == list(range(40))
 
 
 def test_an_image_that_cannot_be_pulled_is_told_at_once_and_the_others_are_asked():
@@ -288,7 +288,7 @@ def test_pods_are_deleted_when_the_probe_is_broken_off(blow):
         raise blow("now")
 
     broken = means.__class__(
-        api=world, shell=world.shell, tell=world.told.append, sleep=sleep, clock=means.clock
+        api=world, shell=world.shell, report=world.told.append, sleep=sleep, clock=means.clock
     )
 
     with pytest.raises(blow):
@@ -303,7 +303,7 @@ def test_pods_that_stay_are_named():
 
     seen = probe(a_plan(), world.means())
 
-    assert set(seen.left) == {"rljob-doctor-abc-0", "rljob-doctor-abc-1"}
+    assert set(seen.undeleted) == {"rljob-doctor-abc-0", "rljob-doctor-abc-1"}
     assert any("rljob-doctor-abc-0 is left" in line for line in world.told)
 
 

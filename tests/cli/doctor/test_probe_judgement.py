@@ -8,7 +8,7 @@ from probe_world import LOOK, NOON
 
 from rljob_runtime.cli.doctor.probe.judge import judge, skew
 from rljob_runtime.cli.doctor.probe.plan import Options, plan_of
-from rljob_runtime.cli.doctor.probe.seen import Looked, PodSeen, Seen
+from rljob_runtime.cli.doctor.probe.seen import LookResult, PodReport, ProbeReport
 
 MIB, GIB = 2**20, 2**30
 PLAN = plan_of(HEALTHY, need(), OPERATOR, Options(token="abc", seconds=60))
@@ -22,26 +22,26 @@ SUM = {"members": [0, 1], "correct": True, "bytes": 16 * MIB, "seconds": 0.016}
 
 
 def looked(**answer):
-    return Looked(sent=NOON - 0.1, heard=NOON + 0.1, answer={**LOOK, **answer})
+    return LookResult(sent=NOON - 0.1, received=NOON + 0.1, answer={**LOOK, **answer})
 
 
-def seen_pod(rank, *, summed=None, **answer):
-    return PodSeen(
+def seen_pod(rank, *, all_reduce=None, **answer):
+    return PodReport(
         name=f"probe-{rank}",
         node=f"node-{rank}",
         address="10.0.0.7",
-        looked=looked(**answer),
-        summed={"rank": rank, **SUM} if summed is None else summed,
+        look_result=looked(**answer),
+        all_reduce={"rank": rank, **SUM} if all_reduce is None else all_reduce,
     )
 
 
 def of(check, *pods, plan=PLAN, left=None):
-    findings = judge(plan, Seen(pods=pods, left=left or {}))
+    findings = judge(plan, ProbeReport(pods=pods, undeleted=left or {}))
     return [finding for finding in findings if finding.check == check]
 
 
 def test_pods_that_are_well_make_no_failure_and_tell_the_bandwidth():
-    findings = judge(PLAN, Seen(pods=(seen_pod(0), seen_pod(1))))
+    findings = judge(PLAN, ProbeReport(pods=(seen_pod(0), seen_pod(1))))
 
     assert {finding.status for finding in findings} == {"ok"}
     (told,) = [f.text for f in findings if f.check == "all-reduce"]
@@ -51,7 +51,7 @@ def test_pods_that_are_well_make_no_failure_and_tell_the_bandwidth():
 
 
 def test_the_slowest_pod_makes_the_bandwidth():
-    slow = seen_pod(1, summed={"rank": 1, **SUM, "seconds": 0.16})
+    slow = seen_pod(1, all_reduce={"rank": 1, **SUM, "seconds": 0.16})
 
     (told,) = of("all-reduce", seen_pod(0), slow)
 
@@ -59,7 +59,7 @@ def test_the_slowest_pod_makes_the_bandwidth():
 
 
 def test_an_image_that_cannot_be_pulled_has_its_remedy():
-    (finding,) = of("probe-pods", PodSeen(name="probe-0", problem="ErrImagePull: not found"))
+    (finding,) = of("probe-pods", PodReport(name="probe-0", problem="ErrImagePull: not found"))
 
     assert finding.status == "fail"
     assert "imagePullSecrets" in finding.remedy
@@ -69,13 +69,13 @@ def test_another_image_is_named_with_the_role_that_uses_it():
     images = {"head": {"image": "a/head:1"}, "warehouse": {"image": "a/b:2"}}
     plan = plan_of(HEALTHY, need(podTemplates=images), OPERATOR, Options(token="abc", seconds=60))
     pulls = (
-        PodSeen(name="probe-head", node="node-1", problem="ImagePullBackOff: denied"),
-        PodSeen(name="probe-warehouse", node="node-2"),
+        PodReport(name="probe-head", node="node-1", problem="ImagePullBackOff: denied"),
+        PodReport(name="probe-warehouse", node="node-2"),
     )
 
     lost, pulled = (
         finding
-        for finding in judge(plan, Seen(pods=(seen_pod(0),), images=pulls))
+        for finding in judge(plan, ProbeReport(pods=(seen_pod(0),), images=pulls))
         if finding.check == "other-images"
     )
 
@@ -190,9 +190,9 @@ def test_devices_on_ascend_have_addresses_of_their_own(addresses, status):
 def test_who_did_not_arrive_is_named_with_what_it_said():
     lonely = {"failure": "no end of: connection to 10.0.0.7:29555"}
     pods = (
-        seen_pod(0, summed={"rank": 0, **SUM, "members": [0, 2]}),
-        seen_pod(1, summed=lonely),
-        seen_pod(2, summed={"rank": 2, **SUM, "members": [0, 2]}),
+        seen_pod(0, all_reduce={"rank": 0, **SUM, "members": [0, 2]}),
+        seen_pod(1, all_reduce=lonely),
+        seen_pod(2, all_reduce={"rank": 2, **SUM, "members": [0, 2]}),
     )
 
     lost, told = of("all-reduce", *pods)
@@ -207,8 +207,10 @@ def test_a_collective_that_hangs_and_a_wrong_sum_fail():
     hung = {"members": [0, 1], "failure": "no end of: hccl all-reduce of 256 MiB"}
     wrong = {"rank": 1, **SUM, "correct": False}
 
-    (stuck, *_) = of("all-reduce", seen_pod(0, summed=hung), seen_pod(1, summed=hung), plan=ASCEND)
-    (bad,) = of("all-reduce", seen_pod(0), seen_pod(1, summed=wrong))
+    (stuck, *_) = of(
+        "all-reduce", seen_pod(0, all_reduce=hung), seen_pod(1, all_reduce=hung), plan=ASCEND
+    )
+    (bad,) = of("all-reduce", seen_pod(0), seen_pod(1, all_reduce=wrong))
 
     assert (stuck.status, bad.status) == ("fail", "fail")
     assert stuck.text == "probe-0 on node-0: no end of: hccl all-reduce of 256 MiB"

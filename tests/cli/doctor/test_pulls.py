@@ -8,9 +8,9 @@ from cluster_jobs import JOB, merged
 from clusters import DEPLOYED, RUNTIME, cluster, deployment, found, need, only
 
 from rljob_api.check.load import read_job
-from rljob_runtime.cli.doctor.cluster_facts import Reference, Unseen
+from rljob_runtime.cli.doctor.cluster_facts import Reference, Unavailable
 from rljob_runtime.cli.doctor.gather import gather
-from rljob_runtime.cli.doctor.installed import installed
+from rljob_runtime.cli.doctor.installed import operator_of_deployment
 from rljob_runtime.cli.doctor.need import references_of
 from rljob_runtime.errors import ClusterError, NotThere
 
@@ -77,7 +77,7 @@ class SecretsAlone:
 
 
 def test_a_job_names_secrets_and_so_does_the_chart():
-    references = references_of(job(**SPEC), installed(OPERATOR))
+    references = references_of(job(**SPEC), operator_of_deployment(OPERATOR))
 
     assert set(references) == {CHARTS, PULLED, BUCKET, KEYS}
 
@@ -116,7 +116,7 @@ def test_types_come_in_a_table_without_objects_so_that_no_content_leaves_the_ser
 
 
 def test_a_missing_secret_is_named_with_its_field_and_one_that_may_not_be_seen_is_skipped():
-    denied = Unseen("you may not get secrets")
+    denied = Unavailable("you may not get secrets")
     facts = cluster(references={PULLED: DOCKER, BUCKET: None, KEYS: denied})
 
     told: dict[str, Any] = {finding.status: finding for finding in found("secrets", facts, need())}
@@ -162,7 +162,7 @@ def test_the_charts_pull_secrets_are_looked_for_without_a_job_too():
 
 
 def test_where_nobody_names_a_secret_nothing_is_said_of_secrets():
-    assert references_of(job(), installed(DEPLOYED)) == []
+    assert references_of(job(), operator_of_deployment(DEPLOYED)) == []
     assert found("secrets", cluster(), need()) == []
 
 
@@ -194,7 +194,7 @@ def test_pods_that_wait_in_vain_for_the_jobs_image_are_one_line_with_the_registr
         stuck("old-worker", "ImagePullBackOff", NOT_FOUND, kind="init"),
     )
 
-    finding = only("image-pulls", cluster(own_pods=pods), need())
+    finding = only("image-pulls", cluster(namespace_pods=pods), need())
 
     assert finding.status == "warn"
     assert finding.text == (
@@ -207,7 +207,9 @@ def test_pods_that_wait_in_vain_for_the_jobs_image_are_one_line_with_the_registr
 def test_of_a_long_message_the_end_is_shown():
     long = "desc = " + "very " * 100 + "unauthorized"
 
-    finding = only("image-pulls", cluster(own_pods=(stuck("p", "ErrImagePull", long),)), need())
+    finding = only(
+        "image-pulls", cluster(namespace_pods=(stuck("p", "ErrImagePull", long),)), need()
+    )
 
     assert finding.text.startswith(f"p waits in vain for {RUNTIME}: ErrImagePull: …")
     assert finding.text.endswith("very unauthorized")
@@ -220,4 +222,4 @@ def test_of_a_long_message_the_end_is_shown():
      {"metadata": {"name": "p"}, "spec": {"containers": []}}],
 )  # fmt: skip
 def test_pods_that_wait_for_something_else_are_no_matter(pod):
-    assert found("image-pulls", cluster(own_pods=(pod,)), need()) == []
+    assert found("image-pulls", cluster(namespace_pods=(pod,)), need()) == []

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from clusters import NPU, cluster, found, need
 
-from rljob_runtime.cli.doctor.cluster_facts import Queue, Unseen
+from rljob_runtime.cli.doctor.cluster_facts import KueueFacts, Unavailable
 
 KUEUE = {"scheduler": "kueue", "queue": "research", "priorityClass": "high"}
 
@@ -25,7 +25,7 @@ def cluster_queue(devices: object = 16, *, resource: str = NPU, **spec: Any) -> 
     return {"metadata": {"name": "devices"}, "spec": {"resourceGroups": [group], **spec}}
 
 
-ALL = Queue(
+ALL = KueueFacts(
     served=True,
     local_queues=(local_queue(), local_queue("other")),
     cluster_queue=cluster_queue(),
@@ -33,7 +33,7 @@ ALL = Queue(
 )
 
 
-def told(queue: Queue, **scheduling: Any) -> list[tuple[str, str]]:
+def told(queue: KueueFacts, **scheduling: Any) -> list[tuple[str, str]]:
     """What the check says of a job on two nodes with eight devices each: (status, text)."""
     asked = need(
         accelerator={"nodes": 2, "devicesPerNode": 8},
@@ -87,9 +87,9 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "fail", "has at most: a3 12",
     ),
     "no right to see priorities": (
-        {"priority_class": Unseen("workloadpriorityclasses is forbidden")}, "skipped", "priorityclasses",
+        {"priority_class": Unavailable("workloadpriorityclasses is forbidden")}, "skipped", "priorityclasses",
     ),
-    "not to be seen": ({"cluster_queue": Unseen("clusterqueues is forbidden")}, "skipped", "forbidden"),
+    "not to be seen": ({"cluster_queue": Unavailable("clusterqueues is forbidden")}, "skipped", "forbidden"),
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from npu_operators import OPERATORS, SCHEMAS, VERSIONS, npu_operators
 
 from rljob_runtime.cli.bring_up.kernel_cases import (
     CASES,
-    Draw,
+    RandomTensors,
     kernel_of,
     outputs_and_gradients,
     worst_share,
@@ -122,7 +122,7 @@ def test_more_sequences_than_one_call_takes_are_several_calls():
 def test_the_causal_mask_made_by_generation_serves_training():
     npu_causal_mask.cache_clear()
     with npu_operators(PINNED):
-        (query, key, value, sequences), _ = CASES["attention"](Draw(torch.float32, "cpu"))
+        (query, key, value, sequences), _ = CASES["attention"](RandomTensors(torch.float32, "cpu"))
         with torch.inference_mode():
             flash_attention_ascend(query.clone(), key.clone(), value.clone(), sequences)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rljob_runtime.cli.bring_up.kernel_cases import (
     CASES,
-    Draw,
+    RandomTensors,
     kernel_of,
     outputs_and_gradients,
     worst_share,
@@ -33,7 +33,7 @@ def test_result_and_gradients_are_the_references(case, dtype):
 @pytest.mark.parametrize("case", CASES)
 def test_results_without_gradients_are_the_same(case):
     kernel = kernel_of(case)
-    arguments, settings = CASES[case](Draw(torch.float32, "cpu"))
+    arguments, settings = CASES[case](RandomTensors(torch.float32, "cpu"))
 
     with torch.inference_mode():
         arguments = [x.clone() if isinstance(x, torch.Tensor) else x for x in arguments]
@@ -57,7 +57,9 @@ def test_places_lead_back_to_the_tokens():
 
 def test_a_causal_query_sees_its_own_key_and_those_before():
     kernel = kernel_of("attention")
-    (query, key, value, sequences), _ = CASES["attention goes on"](Draw(torch.float32, "cpu"))
+    (query, key, value, sequences), _ = CASES["attention goes on"](
+        RandomTensors(torch.float32, "cpu")
+    )
 
     before = kernel.kernel(query, key, value, sequences)
     with torch.no_grad():
@@ -73,11 +75,11 @@ def test_rectangles_hold_every_query_once_and_pad_for_less_than_a_call_costs(len
     sequences = Sequences.apart([(queries, queries + before) for queries, before in lengths])
 
     rows = sequences.row_of_Q
-    held = [rectangle.query_places_BS.flatten() for rectangle in sequences.rectangles]
+    held = [rectangle.query_index_BS.flatten() for rectangle in sequences.rectangles]
 
     assert len(rows) == sum(queries for queries, _ in lengths)
     if held:
         assert torch.cat(held)[rows].equal(torch.arange(len(rows)))
     scores = sum(q * (q + before) for q, before in lengths)
-    padded = sum(r.query_places_BS.numel() * r.key_places_BL.shape[1] for r in sequences.rectangles)
+    padded = sum(r.query_index_BS.numel() * r.key_index_BL.shape[1] for r in sequences.rectangles)
     assert padded - scores <= CALL_SCORES * len(lengths)

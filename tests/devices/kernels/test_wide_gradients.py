@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rljob_runtime.devices.kernels import linear as kernels_linear
 from rljob_runtime.devices.kernels.linear import embedding, grouped_linear, linear
-from rljob_runtime.devices.kernels.matmul_add import PIECE_ROWS, num_pieces
+from rljob_runtime.devices.kernels.matmul_add import CHUNK_ROWS, num_row_chunks
 
 PASSES = 3
 ENDS = torch.tensor([2, 2, 5])
@@ -96,7 +96,7 @@ def test_other_weights_are_left_to_torch():
     assert weight.grad.equal(expected)
 
 
-@pytest.mark.parametrize("rows", [2 * PIECE_ROWS, 3 * PIECE_ROWS + 1, 20 * PIECE_ROWS + 19])
+@pytest.mark.parametrize("rows", [2 * CHUNK_ROWS, 3 * CHUNK_ROWS + 1, 20 * CHUNK_ROWS + 19])
 def test_a_small_gradient_over_many_rows_is_that_of_torch(rows):
     draw = torch.Generator().manual_seed(rows)
     x, gradient = (torch.randn(rows, width, generator=draw) for width in (6, 4))
@@ -111,7 +111,7 @@ def test_a_small_gradient_over_many_rows_is_that_of_torch(rows):
     output.backward(gradient)
     F.linear(doubled, exact, exact_bias).backward(gradient.double())
 
-    assert num_pieces(x, weight) > 1
+    assert num_row_chunks(x, weight) > 1
     torch.testing.assert_close(x.grad.double(), doubled.grad, rtol=1e-6, atol=1e-5)
     error = rows * 2**-24  # half a unit in the last place, of partial sums up to √rows
     torch.testing.assert_close(weight.grad.double(), exact.grad, rtol=0, atol=error)

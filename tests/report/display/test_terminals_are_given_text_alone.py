@@ -10,8 +10,8 @@ import pytest
 from rich.text import Text
 
 from rljob_api.spec.terminal_text import printable
-from rljob_runtime.cli.cluster.job_page import Seen, page
-from rljob_runtime.cli.output import print_text, say
+from rljob_runtime.cli.cluster.job_page import JobSnapshot, page
+from rljob_runtime.cli.output import print_stderr, print_text
 from rljob_runtime.record.event_types import Event
 from rljob_runtime.record.events import events_in
 from rljob_runtime.report.display.console import TerminalConsole
@@ -80,7 +80,7 @@ def test_the_page_of_a_job_shows_what_its_status_says() -> None:
     metadata = {"name": "j", "namespace": "n", "creationTimestamp": when, "uid": "u"}
     console, written = terminal()
 
-    console.print(page(Seen(job={"metadata": metadata, "status": status}), now=0.0))
+    console.print(page(JobSnapshot(job={"metadata": metadata, "status": status}), unix_s=0.0))
 
     assert_text_alone(written.getvalue())
 
@@ -96,7 +96,7 @@ def test_own_colours_stay() -> None:
 def test_what_a_command_says_has_lines_and_tabs_and_no_other_controls(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    say(f"one\n\ttwo{CODES}")
+    print_stderr(f"one\n\ttwo{CODES}")
     print_text(f"one\n\ttwo{CODES}")
 
     said = capsys.readouterr()

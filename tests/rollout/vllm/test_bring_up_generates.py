@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from vllm_forks import forked
 
-from rljob_runtime.cli.bring_up.place import Place
+from rljob_runtime.cli.bring_up.place import CheckContext
 
 pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm"), pytest.mark.nightly]
 SECONDS = 240.0
 
 
-def check(place: Place) -> None:
+def check(place: CheckContext) -> None:
     """In a fork, as the check's engine has a process to itself."""
     from rljob_runtime.cli.bring_up.generation import vllm
 
@@ -22,7 +22,7 @@ def check(place: Place) -> None:
 
 
 def test_the_check_of_generation_passes(tmp_path: Path) -> None:
-    place = Place(
+    place = CheckContext(
         accelerator="emulated", rank=0, size=1, devices=1, folder=tmp_path, seconds=SECONDS
     )
     log = tmp_path / "log"

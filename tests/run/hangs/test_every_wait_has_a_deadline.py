@@ -39,10 +39,10 @@ RIGHT: dict[str, dict[str, str]] = {
     },
     "runtime/rljob_runtime/devices/presence.py": {
         "Presence._listen": "a daemon thread that hears the other ranks until its socket is closed",
-        "Presence._accepted": "its socket has a timeout",
+        "Presence._accept": "its socket has a timeout",
         "Presence.await_all": "it is done: `_ended` said so",
         "Presence._begin.wait": "bounded by its group's timeout",
-        "_work_off": "a daemon thread, for the next wait; `close` ends it",
+        "_run_waits": "a daemon thread, for the next wait; `close` ends it",
     },
     "runtime/rljob_runtime/dock/controller/subscription.py": {
         "Subscription._run": "until the warehouse's connection ends; `stop` cancels it"
@@ -67,7 +67,7 @@ RIGHT: dict[str, dict[str, str]] = {
     },
     "runtime/rljob_runtime/cli/watch_command.py": {"_serve": "until Ctrl-C"},
     "runtime/rljob_runtime/cli/bring_up/on_ranks.py": {
-        "_each": "a group with a timeout, in a process that is killed at its check's deadline"
+        "_check_collectives": "a group with a timeout, in a process that is killed at its check's deadline"
     },
     # What is waited for has a deadline of its own.
     "runtime/rljob_runtime/devices/cpu.py": {
@@ -76,7 +76,7 @@ RIGHT: dict[str, dict[str, str]] = {
         "ThreadMark.wait": "copies, and collectives with their group's timeout",
     },
     "runtime/rljob_runtime/devices/host_swap.py": {
-        "SwappedOut.release": "a copy between host and device"
+        "OffloadedTensors.release": "a copy between host and device"
     },
     "runtime/rljob_runtime/dock/clients/connections.py": {
         "Connections.each": "requests with a deadline each, and none may go on behind an error"

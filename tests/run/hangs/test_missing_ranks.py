@@ -40,7 +40,7 @@ def all_reported(rank: int) -> Iterator[Switchboard | None]:
     dist.all_gather_object(places, place)
     run = DockAddress(token="token", warehouses=(), controllers={}, switchboard=places[-1])
     start_reporter(
-        f"device-{rank}", run, lambda: {"world": [0, 1, 2, 3], "collectives": NOTES.told()}
+        f"device-{rank}", run, lambda: {"world": [0, 1, 2, 3], "collectives": NOTES.as_json()}
     )
     try:
         yield board

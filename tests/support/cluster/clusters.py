@@ -12,9 +12,9 @@ from rljob_api.topology.pod_names import JOB_LABEL
 from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest
 from rljob_runtime.cli.doctor.examine import examine
 from rljob_runtime.cli.doctor.findings import Finding
-from rljob_runtime.cli.doctor.installed import installed
+from rljob_runtime.cli.doctor.installed import operator_of_deployment
 from rljob_runtime.cli.doctor.need import Need, need_of, operator_of
-from rljob_runtime.cli.doctor.rights import ASKED
+from rljob_runtime.cli.doctor.rights import CHECKED_RIGHTS
 
 NPU = "huawei.com/Ascend910"
 RUNTIME, ASCEND = "example.com/rljob-runtime:1", "example.com/rljob-ascend:1"
@@ -87,7 +87,7 @@ def storage_class(name: str, *, default: bool = False, binding: str = "Immediate
 
 
 DEPLOYED = deployment(arguments=("--emulated-device-plugin",))
-OPERATOR = installed(DEPLOYED)
+OPERATOR = operator_of_deployment(DEPLOYED)
 HEALTHY = Facts(
     where="context lab, https://lab.example:6443",
     namespace="research",
@@ -100,11 +100,11 @@ HEALTHY = Facts(
     kuberays=(deployment("kuberay-operator", "kuberay", image="kuberay/operator:v1.6.2"),),
     nodes=(node("node-a"), node("node-b")),
     pods=(),
-    own_pods=(),
+    namespace_pods=(),
     storage_classes=(storage_class("nfs", default=True),),
     claims=(claim("runs", "ReadWriteMany"),),
     references={},
-    rights=dict.fromkeys(ASKED, True),
+    rights=dict.fromkeys(CHECKED_RIGHTS, True),
     verdict="",
 )
 

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 from rljob_runtime.cli.doctor.cluster_facts import Manifest
-from rljob_runtime.cli.doctor.probe.course import Means
+from rljob_runtime.cli.doctor.probe.course import ProbeIO
 from rljob_runtime.errors import ClusterError, NotThere
 
 NOON = 1_772_366_400.0
@@ -58,12 +58,12 @@ class ProbeWorld:
         self.told: list[str] = []
         self.now = 0.0
 
-    def means(self) -> Means:
+    def means(self) -> ProbeIO:
         """What a probe acts by here: its clock is this world's."""
-        return Means(
+        return ProbeIO(
             api=self,
             shell=self.shell,
-            tell=self.told.append,
+            report=self.told.append,
             sleep=self.sleep,
             clock=lambda: self.now,
             wall=lambda: NOON + self.now,

@@ -21,7 +21,7 @@ import kubernetes  # noqa: F401
 import torch  # noqa: F401
 
 from rljob_runtime.cli.main import main
-from rljob_runtime.cli.streams import open_closed
+from rljob_runtime.cli.streams import reopen_closed
 from rljob_runtime.task.data.gym import make_dataset
 
 SECONDS = 120.0
@@ -52,7 +52,7 @@ def closed(number: int, name: str) -> Callable[[], None]:
     def prepare() -> None:
         os.close(number)
         setattr(sys, name, None)
-        open_closed()
+        reopen_closed()
 
     return prepare
 

@@ -7,18 +7,18 @@ import sys
 import time
 from pathlib import Path
 
-from rljob_runtime.cli.bring_up.place import NotApplicable, Place
+from rljob_runtime.cli.bring_up.place import CheckContext, NotApplicable
 from rljob_runtime.cli.bring_up.record import Figures
 
 FOR_EVER = 1000
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
-def counts(place: Place) -> Figures:
+def counts(place: CheckContext) -> Figures:
     return {"accelerator": place.accelerator, "devices": 2, "names": ["A", "A"]}
 
 
-def sees(place: Place) -> Figures:
+def sees(place: CheckContext) -> Figures:
     """What its processes see; each waits for the others' files."""
     own = place.folder / f"seen-{place.rank}"
     own.write_text(os.environ.get(VARIABLE, "all"))
@@ -29,26 +29,26 @@ def sees(place: Place) -> Figures:
     return {"seen": [file.read_text() for file in files]}
 
 
-def raises(place: Place) -> Figures:
+def raises(place: CheckContext) -> Figures:
     raise ValueError("7 is not 8")
 
 
-def lacks(place: Place) -> Figures:
+def lacks(place: CheckContext) -> Figures:
     raise NotApplicable("nothing to look at")
 
 
-def dies(place: Place) -> Figures:
+def dies(place: CheckContext) -> Figures:
     sys.stdout.write("before the end")
     sys.stdout.flush()
     os.kill(os.getpid(), signal.SIGSEGV)
     return {}
 
 
-def leaves(place: Place) -> Figures:
+def leaves(place: CheckContext) -> Figures:
     os._exit(3)
 
 
-def hangs(place: Place) -> Figures:
+def hangs(place: CheckContext) -> Figures:
     """With a process of its own, in another session; its number is in a file of FOLDER."""
     other = subprocess.Popen(["sleep", str(FOR_EVER)], start_new_session=True)
     Path(os.environ["FOLDER"], "sleeper").write_text(str(other.pid))
@@ -56,7 +56,7 @@ def hangs(place: Place) -> Figures:
     return {}
 
 
-def one_raises(place: Place) -> Figures:
+def one_raises(place: CheckContext) -> Figures:
     """The others wait for it."""
     if place.rank == 1:
         raise ValueError("no link")

@@ -10,7 +10,7 @@ from whole_runs import SMALL_JOB
 from rljob_api.check.load import read_job
 from rljob_api.topology.resolved import ResolvedJob, resolve
 from rljob_runtime.devices.backend_table import open_backend
-from rljob_runtime.devices.meetings import Meeting
+from rljob_runtime.devices.meetings import Rendezvous
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.processes.device_roles import device_roles
 from rljob_runtime.worker.build import DeviceContext, make_states
@@ -40,7 +40,7 @@ def job_of(
 
 def states_of(job: ResolvedJob, path: Path, rank: int) -> tuple[DeviceStates, Any]:
     """The device's states, as its process makes them."""
-    meeting = Meeting("127.0.0.1")
+    meeting = Rendezvous("127.0.0.1")
     addresses: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(addresses, meeting.address)
     dist.destroy_process_group()

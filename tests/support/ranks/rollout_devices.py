@@ -11,7 +11,7 @@ from whole_runs import SMALL_JOB
 from rljob_api.check.load import read_job
 from rljob_api.topology.resolved import ResolvedJob, resolve
 from rljob_runtime.devices.backend_table import open_backend
-from rljob_runtime.devices.meetings import Meeting
+from rljob_runtime.devices.meetings import Rendezvous
 from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.processes.device_roles import device_roles
 from rljob_runtime.weights.weight_sync import WeightSync
@@ -29,11 +29,11 @@ def make_job(degrees: dict[str, int]) -> ResolvedJob:
 
 def joined(rank: int, job: ResolvedJob, path: Path) -> tuple[DeviceRanks, SyncGroup]:
     """The device's groups, as its process makes them: of its world, and for weights."""
-    meetings = Meeting("127.0.0.1")
+    meetings = Rendezvous("127.0.0.1")
     addresses: list[Any] = [None] * 3
     dist.all_gather_object(addresses, meetings.address)
     role = device_roles(job)[rank]
-    world = Meeting("127.0.0.1")
+    world = Rendezvous("127.0.0.1")
     worlds: list[Any] = [None] * 3
     dist.all_gather_object(worlds, world.address)
     dist.destroy_process_group()

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from colocated_states import job_of, states_of
 
 from rljob_api.topology.resolved import ResolvedJob
-from rljob_runtime.devices.meetings import Meeting
+from rljob_runtime.devices.meetings import Rendezvous
 from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.worker.device_states import DeviceStates
 
@@ -42,7 +42,7 @@ class SeparatedDevice:
 
     def __init__(self, job: ResolvedJob, path: Path, rank: int, *, meetings: int = 1) -> None:
         self.rank = rank
-        self._meetings = [Meeting("127.0.0.1") for _ in range(meetings)]
+        self._meetings = [Rendezvous("127.0.0.1") for _ in range(meetings)]
         given: list[list[str]] = [[]] * dist.get_world_size()
         dist.all_gather_object(given, [meeting.address for meeting in self._meetings])
         self._places = given[0]

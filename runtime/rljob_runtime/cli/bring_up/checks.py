@@ -2,88 +2,89 @@
 
 from dataclasses import dataclass
 
-MOST_SECONDS = 1200.0
-"""Of a whole bring-up: no node is asked for longer."""
-MANY = 64
-ROOM = "rljob_runtime.cli.bring_up"
+MAX_SECONDS = 1200.0
+"""Limit of a full bring-up: no node is occupied for longer."""
+MAX_DEVICES = 64
+PACKAGE = "rljob_runtime.cli.bring_up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One row. name: as users see it. seconds: after which its processes are killed. work: a module and
-    its function. most: of its processes, one a device. says: what passes."""
+    """One row. name: as shown to users. seconds: deadline at which its processes are killed. work: a module
+    and its function. max_processes: limit of its processes, one per device. description: what the check
+    verifies."""
 
     name: str
     seconds: float
     work: str
-    says: str
-    most: int = 1
+    summary: str
+    max_processes: int = 1
 
 
 CHECKS = (
     Check(
         name="device",
         seconds=60,
-        work=f"{ROOM}.on_device:device",
-        says="devices are visible, of one type, and multiply matrices as the host does",
+        work=f"{PACKAGE}.on_device:device",
+        summary="devices are visible, of one type, and multiply matrices as the host does",
     ),
     Check(
         name="memory",
         seconds=60,
-        work=f"{ROOM}.on_device:memory",
-        says="half of what is free is taken, holds what is written, and is given back; more is refused",
+        work=f"{PACKAGE}.on_device:memory",
+        summary="half of what is free is taken, holds what is written, and is given back; more is refused",
     ),
     Check(
         name="kernels",
         seconds=120,
-        work=f"{ROOM}.on_device:kernels",
-        says="each kernel's result and gradients are its reference's on the host",
+        work=f"{PACKAGE}.on_device:kernels",
+        summary="each kernel's result and gradients are its reference's on the host",
     ),
     Check(
         name="collectives",
         seconds=90,
-        work=f"{ROOM}.on_ranks:collectives",
-        most=MANY,
-        says="a group over all devices computes each collective that training uses",
+        work=f"{PACKAGE}.on_ranks:collectives",
+        max_processes=MAX_DEVICES,
+        summary="a group over all devices computes each collective that training uses",
     ),
     Check(
         name="host-swap",
         seconds=60,
-        work=f"{ROOM}.on_device:host_swap",
-        says="tensors leave to the host and come back with the same bits",
+        work=f"{PACKAGE}.on_device:host_swap",
+        summary="tensors leave to the host and come back with the same bits",
     ),
     Check(
         name="step-torch",
         seconds=90,
-        work=f"{ROOM}.steps:torch_step",
-        says="GRPO steps of the engine `torch` are those on the host",
+        work=f"{PACKAGE}.steps:torch_step",
+        summary="GRPO steps of the engine `torch` are those on the host",
     ),
     Check(
         name="step-megatron",
         seconds=150,
-        work=f"{ROOM}.steps:megatron_step",
-        says="GRPO steps of `mindspeed` (`megatron` without NPUs) are those of `torch` on the host",
+        work=f"{PACKAGE}.steps:megatron_step",
+        summary="GRPO steps of `mindspeed` (`megatron` without NPUs) are those of `torch` on the host",
     ),
     Check(
         name="generation",
         seconds=240,
-        work=f"{ROOM}.generation:vllm",
-        says="vLLM draws tokens whose log-probs are the model's, also with weights that it is given",
+        work=f"{PACKAGE}.generation:vllm",
+        summary="vLLM draws tokens whose log-probs are the model's, also with weights that it is given",
     ),
     Check(
         name="reshard",
         seconds=90,
-        work=f"{ROOM}.on_ranks:reshard",
-        most=8,
-        says="allgather-swap gives each device its slices, and moves the bytes that were planned",
+        work=f"{PACKAGE}.on_ranks:reshard",
+        max_processes=8,
+        summary="allgather-swap gives each device its slices, and moves the bytes that were planned",
     ),
     Check(
         name="quickstart",
         seconds=240,
-        work=f"{ROOM}.whole_run:quickstart",
-        says="`rljob run` of three steps succeeds",
+        work=f"{PACKAGE}.whole_run:quickstart",
+        summary="`rljob run` of three steps succeeds",
     ),
 )
 NAMES = tuple(check.name for check in CHECKS)
 FIRST = CHECKS[0].name
-"""What all others need."""
+"""The check that all others depend on."""

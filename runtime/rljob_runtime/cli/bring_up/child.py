@@ -1,7 +1,7 @@
 """One process of a check: `python -m rljob_runtime.cli.bring_up.child TASK`. Started by `course`.
 
-It writes what it found into a file of the check's folder; a process that ends without one has crashed. At
-SIGUSR1 it prints where it stands.
+It writes its outcome into a file of the check's folder; a process that ends without that file has crashed. On
+SIGUSR1 it prints its stacks.
 """
 
 import faulthandler
@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 
 from rljob_runtime.children.forked_children import end_with_parent
-from rljob_runtime.cli.bring_up.place import NotApplicable, Place
-from rljob_runtime.cli.bring_up.record import Figures, Outcome, Result
+from rljob_runtime.cli.bring_up.place import CheckContext, NotApplicable
+from rljob_runtime.cli.bring_up.record import CheckOutcome, Figures, Result
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What it is to do, as its argument says. Fields as in `place.Place` and `checks.Check`."""
+    """The argument of the process. Fields as in `place.CheckContext` and `checks.Check`."""
 
     check: str
     work: str
@@ -34,28 +34,28 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def result_file(self) -> Path:
-        """Where it writes its outcome."""
+        """Return the file for the outcome."""
         return Path(self.folder) / f"result-{self.rank}.json"
 
 
 def main() -> None:
-    """Do it, and end with all threads."""
+    """Run the task, write its outcome, and exit with all threads."""
     task = msgspec.json.decode(sys.argv[1], type=Task)
     end_with_parent()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     warnings.simplefilter("ignore")
-    outcome = _done(task)
+    outcome = _run(task)
     partial = task.result_file.with_suffix(".partial")
     partial.write_bytes(msgspec.json.encode(outcome))
     partial.rename(task.result_file)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # a library whose threads do not end would hold the process
+    os._exit(0)  # threads of a library that do not end would keep the process alive
 
 
-def _done(task: Task) -> Outcome:
-    place = Place(
+def _run(task: Task) -> CheckOutcome:
+    context = CheckContext(
         accelerator=task.accelerator,
         rank=task.rank,
         size=task.size,
@@ -66,14 +66,14 @@ def _done(task: Task) -> Outcome:
     module, function = task.work.split(":")
     try:
         work = getattr(import_module(module), function)
-        figures: Figures = work(place)
+        figures: Figures = work(context)
     except NotApplicable as why:
-        return Outcome(check=task.check, result=Result.NOT_APPLICABLE, error=str(why))
+        return CheckOutcome(check=task.check, result=Result.NOT_APPLICABLE, error=str(why))
     except Exception as error:
         traceback.print_exc()
         text = f"{type(error).__name__}: {error}"
-        return Outcome(check=task.check, result=Result.FAILED, error=text)
-    return Outcome(check=task.check, result=Result.PASSED, figures=figures)
+        return CheckOutcome(check=task.check, result=Result.FAILED, error=text)
+    return CheckOutcome(check=task.check, result=Result.PASSED, figures=figures)
 
 
 if __name__ == "__main__":

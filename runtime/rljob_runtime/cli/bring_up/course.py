@@ -1,6 +1,6 @@
-"""Runs checks one after the other, each in processes of its own that are killed at its deadline.
+"""Run checks one after the other, each in separate processes that are killed at its deadline.
 
-Called by `bring_up_command`. Whatever a check does, hangs or crashes, is its result; others go on.
+Called by `bring_up_command`. A check that hangs or crashes has failed; the others still run.
 """
 
 import contextlib
@@ -20,28 +20,30 @@ import psutil
 
 from rljob_runtime.cli.bring_up.checks import CHECKS, FIRST, Check
 from rljob_runtime.cli.bring_up.child import Task
-from rljob_runtime.cli.bring_up.record import Outcome, Result
+from rljob_runtime.cli.bring_up.record import CheckOutcome, Result
 
 GRACE_SECONDS = 5.0
-"""How long other processes of a check go on once one has failed, and all may still be there once killed."""
+"""How long other processes of a check may continue after one failed, and how long a killed one may take to
+end."""
 STACKS_SECONDS = 1.0
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 OUTPUT_LINES = 40
 OUTPUT_CHARACTERS = 6000
-VISIBLE = {
+VISIBLE_DEVICES = {
     "ascend": "ASCEND_RT_VISIBLE_DEVICES",
     "ascend910b": "ASCEND_RT_VISIBLE_DEVICES",
     "ascend910c": "ASCEND_RT_VISIBLE_DEVICES",
     "ascend950": "ASCEND_RT_VISIBLE_DEVICES",
     "cuda": "CUDA_VISIBLE_DEVICES",
 }
-"""Variables that say which devices a process has."""
+"""Environment variables that select the devices of a process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """accelerator: its type, cuda, or ascend where only its driver knows which. devices: that checks use;
-    None until the first one has counted them. environment: of this process."""
+class BringUpMachine:
+    """The machine under test. accelerator: its type, cuda, or ascend where only the driver knows the type.
+    devices: number of devices for checks; None until the first check has counted them. environment: of this
+    process."""
 
     accelerator: str
     devices: int | None
@@ -49,17 +51,17 @@ class Machine:
 
 
 def bring_up(
-    machine: Machine, asked: Sequence[str], *, table: Sequence[Check] = CHECKS
-) -> Iterator[Outcome]:
-    """Outcomes in the order of the table, each as it is there. asked: names of checks; of the others, the
-    first alone runs."""
+    machine: BringUpMachine, selected: Sequence[str], *, table: Sequence[Check] = CHECKS
+) -> Iterator[CheckOutcome]:
+    """Yield outcomes in the order of the table as they arrive. selected: names of checks to run; the first
+    check always runs."""
     for check in table:
         if check.name == FIRST:
             outcome = run_check(check, machine)
             if outcome.result is Result.PASSED:
-                machine = counted(machine, outcome)
+                machine = with_devices(machine, outcome)
             yield outcome
-        elif check.name not in asked:
+        elif check.name not in selected:
             yield _skipped(check, "it was not asked for (--check)")
         elif machine.devices is None:
             yield _skipped(check, f"no device could be used (check {FIRST})")
@@ -67,25 +69,25 @@ def bring_up(
             yield run_check(check, machine)
 
 
-def counted(machine: Machine, first: Outcome) -> Machine:
-    """The machine, with what its first check has seen."""
-    found = first.figures
+def with_devices(machine: BringUpMachine, first: CheckOutcome) -> BringUpMachine:
+    """Return the machine with the accelerator and devices that its first check reported."""
+    figures = first.figures
     return replace(
-        machine, accelerator=str(found["accelerator"]), devices=int(str(found["devices"]))
+        machine, accelerator=str(figures["accelerator"]), devices=int(str(figures["devices"]))
     )
 
 
-def run_check(check: Check, machine: Machine) -> Outcome:
-    """Run one, in a folder of its own. Its processes have ended when it returns."""
+def run_check(check: Check, machine: BringUpMachine) -> CheckOutcome:
+    """Run one check in a temporary folder. Its processes have ended when it returns."""
     started = time.monotonic()
-    size = min(machine.devices or 1, check.most)
+    size = min(machine.devices or 1, check.max_processes)
     with tempfile.TemporaryDirectory(
         prefix="rljob-bring-up-", ignore_cleanup_errors=True
     ) as folder:
         processes = [_Process(check, machine, rank, size, Path(folder)) for rank in range(size)]
         try:
-            late = _await(processes, started + check.seconds)
-            outcome = _outcome(check, processes, late=late)
+            timed_out = _wait_for_end(processes, started + check.seconds)
+            outcome = _outcome_of(check, processes, timed_out=timed_out)
         finally:
             for process in processes:
                 process.end()
@@ -93,9 +95,11 @@ def run_check(check: Check, machine: Machine) -> Outcome:
 
 
 class _Process:
-    """One process of a check, in a group of its own, and what it prints."""
+    """One process of a check, in a separate process group, and its output."""
 
-    def __init__(self, check: Check, machine: Machine, rank: int, size: int, folder: Path) -> None:
+    def __init__(
+        self, check: Check, machine: BringUpMachine, rank: int, size: int, folder: Path
+    ) -> None:
         self.task = Task(
             check=check.name,
             work=check.work,
@@ -113,7 +117,7 @@ class _Process:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=_environment(machine, rank, alone=check.most == 1),
+                env=_environment(machine, rank, alone=check.max_processes == 1),
                 process_group=0,
             )
 
@@ -122,27 +126,27 @@ class _Process:
         return msgspec.json.encode(self.task).decode()
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self._popen.poll() is not None
 
     @property
-    def outcome(self) -> Outcome | None:
-        """What it wrote; None of one that did not come to it."""
+    def outcome(self) -> CheckOutcome | None:
+        """Return the outcome that the process wrote; None where it wrote none."""
         with contextlib.suppress(OSError):
-            return msgspec.json.decode(self.task.result_file.read_bytes(), type=Outcome)
+            return msgspec.json.decode(self.task.result_file.read_bytes(), type=CheckOutcome)
         return None
 
     @property
-    def death(self) -> str:
-        """How one ended that wrote nothing."""
+    def exit_text(self) -> str:
+        """Describe how a process ended that wrote no outcome."""
         code = self._popen.returncode
         if code is not None and code < 0:
             return f"its process was ended by {signal.Signals(-code).name}"
         return f"its process ended with exit status {code}, and said no result"
 
-    def stand(self) -> None:
-        """Let it print where it stands."""
-        if not self.ended:
+    def print_stacks(self) -> None:
+        """Make the process print its stacks."""
+        if not self.has_ended:
             self._popen.send_signal(signal.SIGUSR1)
 
     def output(self) -> str:
@@ -150,67 +154,74 @@ class _Process:
         return "\n".join(text.splitlines()[-OUTPUT_LINES:])[-OUTPUT_CHARACTERS:]
 
     def end(self) -> None:
-        """Kill it with all that it started, and reap it."""
-        below: list[psutil.Process] = []
+        """Kill the process with all its descendants, and reap it."""
+        descendants: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error):
-            below = psutil.Process(self._popen.pid).children(recursive=True)
+            descendants = psutil.Process(self._popen.pid).children(recursive=True)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        for one in below:
+        for process in descendants:
             with contextlib.suppress(psutil.Error):
-                one.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it
+                process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may keep it alive
             self._popen.wait(GRACE_SECONDS)
 
 
-def _await(processes: Sequence[_Process], deadline: float) -> bool:
-    """Until all have ended, or shortly after the first that failed; whether the deadline came first."""
+def _wait_for_end(processes: Sequence[_Process], deadline: float) -> bool:
+    """Wait until all have ended, or shortly after the first failure; return whether the deadline passed
+    first."""
     failed_at: float | None = None
-    while not all(process.ended for process in processes):
-        now = time.monotonic()
-        if now > deadline:
+    while not all(process.has_ended for process in processes):
+        time_s = time.monotonic()
+        if time_s > deadline:
             for process in processes:
-                process.stand()
+                process.print_stacks()
             time.sleep(STACKS_SECONDS)
             return True
-        failed = any(process.ended and not _fine(process.outcome) for process in processes)
+        failed = any(process.has_ended and not _succeeded(process.outcome) for process in processes)
         if failed and failed_at is None:
-            failed_at = now
-        if failed_at is not None and now - failed_at > GRACE_SECONDS:
+            failed_at = time_s
+        if failed_at is not None and time_s - failed_at > GRACE_SECONDS:
             return False
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return False
 
 
-def _fine(outcome: Outcome | None) -> bool:
+def _succeeded(outcome: CheckOutcome | None) -> bool:
     return outcome is not None and outcome.result is not Result.FAILED
 
 
-def _outcome(check: Check, processes: Sequence[_Process], *, late: bool) -> Outcome:
-    """Of the check: the first process that failed, else the first one's."""
+def _outcome_of(check: Check, processes: Sequence[_Process], *, timed_out: bool) -> CheckOutcome:
+    """Return the check's outcome: that of the first failed process, else that of the first process."""
     for process in processes:
-        found = process.outcome
-        if found is None and (process.ended or late):
-            error = process.death if process.ended else f"no end within {check.seconds:g} s"
-            found = Outcome(check=check.name, result=Result.FAILED, error=error)
-        if found is not None and found.result is Result.FAILED:
-            of = f"process {process.task.rank} of {len(processes)}: " if len(processes) > 1 else ""
-            return msgspec.structs.replace(found, error=of + found.error, output=process.output())
+        outcome = process.outcome
+        if outcome is None and (process.has_ended or timed_out):
+            error = process.exit_text if process.has_ended else f"no end within {check.seconds:g} s"
+            outcome = CheckOutcome(check=check.name, result=Result.FAILED, error=error)
+        if outcome is not None and outcome.result is Result.FAILED:
+            prefix = (
+                f"process {process.task.rank} of {len(processes)}: " if len(processes) > 1 else ""
+            )
+            return msgspec.structs.replace(
+                outcome, error=prefix + outcome.error, output=process.output()
+            )
     first = processes[0].outcome
     assert first is not None, "processes without a result have failed"
     return first
 
 
-def _environment(machine: Machine, rank: int, *, alone: bool) -> dict[str, str]:
-    """Of a process: with one device where there are several processes, else with all. The first check of a
-    machine counts them."""
-    made = dict(machine.environment)
-    name = VISIBLE.get(machine.accelerator)
+def _environment(machine: BringUpMachine, rank: int, *, alone: bool) -> dict[str, str]:
+    """Return a process' environment: one visible device where a check has several processes, else all. The
+    first check of a machine counts the devices."""
+    environment = dict(machine.environment)
+    name = VISIBLE_DEVICES.get(machine.accelerator)
     if name is not None and not alone:
-        given = [one for one in re.split(r"\s*,\s*", made.get(name, "").strip()) if one]
-        made[name] = given[rank] if rank < len(given) else str(rank)
-    return made
+        visible = [
+            device for device in re.split(r"\s*,\s*", environment.get(name, "").strip()) if device
+        ]
+        environment[name] = visible[rank] if rank < len(visible) else str(rank)
+    return environment
 
 
-def _skipped(check: Check, why: str) -> Outcome:
-    return Outcome(check=check.name, result=Result.SKIPPED, error=why)
+def _skipped(check: Check, why: str) -> CheckOutcome:
+    return CheckOutcome(check=check.name, result=Result.SKIPPED, error=why)

@@ -1,4 +1,5 @@
-"""What checks compute with: the process' device, the group of all, a small model. Called by the checks."""
+"""Create what checks compute with: the process' device, the process group, a small model. Called by the
+checks."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -8,7 +9,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from rljob_api.spec.infrastructure import Accelerator
-from rljob_runtime.cli.bring_up.place import Place
+from rljob_runtime.cli.bring_up.place import CheckContext
 from rljob_runtime.devices.backend import Backend
 from rljob_runtime.devices.backend_table import open_backend
 from rljob_runtime.devices.cuda import CudaBackend
@@ -19,9 +20,9 @@ from rljob_runtime.models.weights import save_hf
 from rljob_runtime.task.tokenizer import save_byte_tokenizer
 
 ANY_NPU = "ascend"
-"""Of whichever type; all open alike."""
+"""An NPU of any type; all are opened in the same way."""
 SEED = 7
-# Heads as wide as those of models that users have: kernels have no form for narrower ones.
+# Head dim as in the models of users: kernels do not support narrower heads.
 MODEL = CONFIG | {
     "hidden_size": 256,
     "num_attention_heads": 8,
@@ -31,32 +32,32 @@ MODEL = CONFIG | {
 }
 
 
-def open_device(place: Place) -> Backend:
-    """This process' device, ready for repeatable work. Raises ConfigError where there is none."""
-    if place.accelerator == "cuda":
-        backend: Backend = CudaBackend(name=f"cuda:{place.rank}")
+def open_device(context: CheckContext) -> Backend:
+    """Return this process' device, set up for repeatable work. Raises ConfigError without a device."""
+    if context.accelerator == "cuda":
+        backend: Backend = CudaBackend(name=f"cuda:{context.rank}")
     else:
-        kind = "ascend910b" if place.accelerator == ANY_NPU else place.accelerator
-        backend = open_backend(Accelerator.model_validate({"type": kind}), rank=place.rank)
+        kind = "ascend910b" if context.accelerator == ANY_NPU else context.accelerator
+        backend = open_backend(Accelerator.model_validate({"type": kind}), rank=context.rank)
     backend.set_up(seed=SEED, num_threads=1)
     return backend
 
 
-def meet(place: Place, backend: Backend) -> None:
-    """Make the default process group of the check's processes."""
+def join_group(context: CheckContext, backend: Backend) -> None:
+    """Initialize the default process group of the check's processes."""
     dist.init_process_group(
         backend.collectives,
-        store=FileStore(str(place.folder / "meeting"), place.size),
-        rank=place.rank,
-        world_size=place.size,
-        timeout=timedelta(seconds=place.seconds),
+        store=FileStore(str(context.folder / "meeting"), context.size),
+        rank=context.rank,
+        world_size=context.size,
+        timeout=timedelta(seconds=context.seconds),
         pg_options=backend.group_options(),
     )
 
 
-def make_model(place: Place) -> Path:
-    """A Hugging Face directory of a small model whose weights are random and always the same."""
-    path = place.folder / "model"
+def make_model(context: CheckContext) -> Path:
+    """Write a Hugging Face directory of a small model with seeded random weights; return its path."""
+    path = context.folder / "model"
     decoder = Decoder(read_architecture(MODEL))
     decoder.initialize(SEED, std=0.05)
     save_hf(decoder.named_hf_parameters(), folder=path, config=MODEL)
@@ -64,6 +65,6 @@ def make_model(place: Place) -> Path:
     return path
 
 
-def awaited(backend: Backend) -> None:
-    """Wait until the device has done what it was given."""
+def synchronize(backend: Backend) -> None:
+    """Wait until the device has finished all queued work."""
     torch.zeros(1, device=backend.device).cpu()

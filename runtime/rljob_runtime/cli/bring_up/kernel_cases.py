@@ -1,6 +1,6 @@
-"""Each kernel with its forms and the inputs that it must get right, and how to compare two forms.
+"""All kernels with their forms and test inputs, and the comparison of two forms.
 
-Called by `on_device`, and by tests on CPU, of Ascend's operators that are emulated there, and on a device.
+Called by `on_device`, and by tests on CPU, on emulated Ascend operators, and on a device.
 """
 
 from collections.abc import Callable
@@ -35,12 +35,12 @@ from rljob_runtime.devices.kernels.token_permutation import (
     unpermute_tokens_reference,
 )
 
-# Of the largest value of the result. bfloat16 keeps 8 bits: two roundings of a value.
+# As a share of the largest value of the result. bfloat16 keeps 8 bits: two roundings of a value.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-6}
 
 
-class Draw:
-    """Tensors of a case, with a gradient, in one dtype on one device; the same at every call."""
+class RandomTensors:
+    """Generates the tensors of a case in one dtype on one device, with a fixed seed."""
 
     def __init__(self, dtype: torch.dtype, device: str) -> None:
         self.dtype, self.device = dtype, device
@@ -51,14 +51,16 @@ class Draw:
         return drawn.requires_grad_(gradient)
 
     def strided(self, *shape: int) -> Tensor:
-        """Every second value of a larger tensor, with its dims the other way round in memory."""
-        backwards = torch.randn([2 * n for n in shape[::-1]], generator=self._generator)
-        places = tuple(slice(None, None, 2) for _ in shape)
-        view = backwards.to(self.device, self.dtype).permute(*range(len(shape))[::-1])[places]
+        """Return every second value of a larger tensor whose dims are reversed in memory."""
+        reversed_dims = torch.randn([2 * n for n in shape[::-1]], generator=self._generator)
+        every_second = tuple(slice(None, None, 2) for _ in shape)
+        view = reversed_dims.to(self.device, self.dtype).permute(*range(len(shape))[::-1])[
+            every_second
+        ]
         return view.detach().requires_grad_()
 
     def ints(self, values: list[int] | list[list[int]]) -> Tensor:
-        """int64."""
+        """Return the values as an int64 tensor on the device."""
         return torch.tensor(values, device=self.device)
 
 
@@ -80,9 +82,9 @@ KERNELS = {
     "swiglu": Kernel(kernel=swiglu, ascend=swiglu_ascend, reference=swiglu_reference),
     "matmul-add": Kernel(kernel=matmul_add_, ascend=matmul_add_, reference=matmul_add_reference_),
     "head": Kernel(
-        kernel=lambda *x, **named: _both(linear_logprobs(*x, **named)),
-        ascend=lambda *x, **named: _both(linear_logprobs(*x, **named)),
-        reference=lambda *x, **named: _both(linear_logprobs_reference(*x, **named)),
+        kernel=lambda *x, **named: _concatenated(linear_logprobs(*x, **named)),
+        ascend=lambda *x, **named: _concatenated(linear_logprobs(*x, **named)),
+        reference=lambda *x, **named: _concatenated(linear_logprobs_reference(*x, **named)),
     ),
     "gmm": Kernel(
         kernel=grouped_matmul, ascend=grouped_matmul_ascend, reference=grouped_matmul_reference
@@ -100,7 +102,7 @@ KERNELS = {
 }
 
 Inputs = tuple[list[Any], dict[str, Any]]
-CASES: dict[str, Callable[[Draw], Inputs]] = {
+CASES: dict[str, Callable[[RandomTensors], Inputs]] = {
     "norm odd width": lambda d: ([d(5, 7), d(7), 1e-6], {}),
     "norm one token": lambda d: ([d(1, 64), d(64), 1e-5], {}),
     "norm no token": lambda d: ([d(0, 16), d(16), 1e-5], {}),
@@ -116,11 +118,14 @@ CASES: dict[str, Callable[[Draw], Inputs]] = {
     "swiglu one token": lambda d: ([d(1, 64)], {}),
     "swiglu no token": lambda d: ([d(0, 8)], {}),
     "swiglu strided": lambda d: ([d.strided(2, 3, 10)], {}),
-    "matmul-add odd": lambda d: ([_buffer(d, 5, 3), *_fixed(d(7, 5), d(7, 3))], {}),
-    "matmul-add batch": lambda d: ([_buffer(d, 5, 3), *_fixed(d(2, 4, 5), d.strided(2, 4, 3))], {}),
-    "matmul-add one token": lambda d: ([_buffer(d, 8, 4), *_fixed(d(1, 8), d(1, 4))], {}),
-    "matmul-add in pieces": lambda d: ([_buffer(d, 5, 3), *_fixed(d(3075, 5), d(3075, 3))], {}),
-    "matmul-add no token": lambda d: ([_buffer(d, 8, 4), *_fixed(d(0, 8), d(0, 4))], {}),
+    "matmul-add odd": lambda d: ([_buffer(d, 5, 3), *_detached(d(7, 5), d(7, 3))], {}),
+    "matmul-add batch": lambda d: (
+        [_buffer(d, 5, 3), *_detached(d(2, 4, 5), d.strided(2, 4, 3))],
+        {},
+    ),
+    "matmul-add one token": lambda d: ([_buffer(d, 8, 4), *_detached(d(1, 8), d(1, 4))], {}),
+    "matmul-add in pieces": lambda d: ([_buffer(d, 5, 3), *_detached(d(3075, 5), d(3075, 3))], {}),
+    "matmul-add no token": lambda d: ([_buffer(d, 8, 4), *_detached(d(0, 8), d(0, 4))], {}),
     "head odd": lambda d: _head(d, 5, 7, 11, [4, 0, 2], temperature=0.7),
     "head shared positions": lambda d: _head(d, 3, 8, 20, [1, 1, 0, 1, 0]),
     "head entropy": lambda d: _head(d, 4, 8, 20, [3, 1, 1, 2], with_entropy=True, temperature=1.3),
@@ -137,9 +142,9 @@ CASES: dict[str, Callable[[Draw], Inputs]] = {
     "permute": lambda d: ([d(4, 5), d.ints([[0, 4], [4, 3], [4, 2], [1, 1]])], {}),
     "permute one expert": lambda d: ([d.strided(3, 4), d.ints([[2], [0], [2]])], {}),
     "permute no token": lambda d: ([d(0, 4), d.ints([[0, 1]])[:0]], {}),
-    "unpermute": lambda d: ([d(8, 5), _places(d, 4, 2), d(4, 2)], {}),
-    "unpermute one expert": lambda d: ([d.strided(3, 4), _places(d, 3, 1), d(3, 1)], {}),
-    "unpermute no token": lambda d: ([d(0, 4), _places(d, 0, 2), d(0, 2)], {}),
+    "unpermute": lambda d: ([d(8, 5), _token_places(d, 4, 2), d(4, 2)], {}),
+    "unpermute one expert": lambda d: ([d.strided(3, 4), _token_places(d, 3, 1), d(3, 1)], {}),
+    "unpermute no token": lambda d: ([d(0, 4), _token_places(d, 0, 2), d(0, 2)], {}),
     "attention": lambda d: _packed(d, [(3, 3), (1, 1), (6, 6)], heads=(2, 2), widths=(5, 5)),
     "attention odd": lambda d: _packed(d, [(7, 7)], heads=(3, 3), widths=(5, 5), scale=0.2),
     "attention alike": lambda d: _packed(d, [(6, 6), (6, 6)], heads=(6, 2), widths=(8, 8)),
@@ -163,15 +168,15 @@ CASES: dict[str, Callable[[Draw], Inputs]] = {
 
 
 def kernel_of(case: str) -> Kernel:
-    """The kernel that a case is of: its first word."""
+    """Return the kernel of a case, which its first word names."""
     return KERNELS[case.split()[0]]
 
 
 def outputs_and_gradients(
     form: Callable[..., Tensor], case: str, dtype: torch.dtype, device: str = "cpu"
 ) -> dict[str, Tensor]:
-    """Result of a form, and the gradient of each argument that has one, float32 on CPU."""
-    arguments, settings = CASES[case](Draw(dtype, device))
+    """Return the result of a form and the gradient of each argument that has one, as float32 on CPU."""
+    arguments, settings = CASES[case](RandomTensors(dtype, device))
     output = form(*arguments, **settings)
     tensors = {"output": output}
     leaves = [x for x in arguments if isinstance(x, Tensor) and x.requires_grad]
@@ -184,11 +189,13 @@ def outputs_and_gradients(
     return {name: tensor.detach().float().cpu() for name, tensor in tensors.items()}
 
 
-def worst_share(found: dict[str, Tensor], expected: dict[str, Tensor], dtype: torch.dtype) -> float:
-    """The largest difference as a share of what TOLERANCE allows; inf for other names, shapes, and NaN."""
-    worst = 0.0 if found.keys() == expected.keys() else float("inf")
+def worst_share(
+    actual: dict[str, Tensor], expected: dict[str, Tensor], dtype: torch.dtype
+) -> float:
+    """Return the largest difference as a share of TOLERANCE; inf for other names or shapes, and for NaN."""
+    worst = 0.0 if actual.keys() == expected.keys() else float("inf")
     for name, tensor in expected.items():
-        other = found.get(name)
+        other = actual.get(name)
         if other is None or other.shape != tensor.shape or not bool(other.isfinite().all()):
             return float("inf")
         if tensor.numel():
@@ -197,52 +204,57 @@ def worst_share(found: dict[str, Tensor], expected: dict[str, Tensor], dtype: to
     return worst
 
 
-def _angles(draw: Draw, *shape: int) -> tuple[Tensor, Tensor]:
+def _angles(draw: RandomTensors, *shape: int) -> tuple[Tensor, Tensor]:
     angle = draw(*shape, gradient=False).float()
     return angle.cos().to(draw.dtype), angle.sin().to(draw.dtype)
 
 
-def _transposed(draw: Draw, *shape: int) -> Tensor:
-    """As models keep weights: the dims that a product takes are the other way round."""
+def _transposed(draw: RandomTensors, *shape: int) -> Tensor:
+    """Return a tensor whose last two dims are transposed in memory, as in models' weights."""
     return draw(*shape).detach().transpose(-1, -2).requires_grad_()
 
 
-def _buffer(draw: Draw, *shape: int) -> Tensor:
+def _buffer(draw: RandomTensors, *shape: int) -> Tensor:
     return draw(*shape, gradient=False).float()
 
 
 def _head(
-    draw: Draw, positions: int, hidden: int, vocabulary: int, rows: list[int], **settings: object
+    draw: RandomTensors,
+    positions: int,
+    hidden: int,
+    vocabulary: int,
+    rows: list[int],
+    **settings: object,
 ) -> Inputs:
     tensors = [draw(positions, hidden), draw(vocabulary, hidden)]
     return [*tensors, *_targets(draw, vocabulary, rows)], settings
 
 
-def _targets(draw: Draw, vocabulary: int, rows: list[int]) -> list[Tensor]:
-    """A target a row, and the rows that predict them."""
+def _targets(draw: RandomTensors, vocabulary: int, rows: list[int]) -> list[Tensor]:
+    """Return a target per row, and the rows that predict them."""
     return [
         draw.ints([(5 * i + 3) % vocabulary for i in range(len(rows))]).long(),
         draw.ints(rows).long(),
     ]
 
 
-def _both(found: tuple[Tensor, Tensor | None]) -> Tensor:
-    """Log-probs, and entropies where there are any, behind each other."""
-    return torch.cat([part for part in found if part is not None])
+def _concatenated(outputs: tuple[Tensor, Tensor | None]) -> Tensor:
+    """Concatenate the log-probs with the entropies, if there are any."""
+    return torch.cat([output for output in outputs if output is not None])
 
 
-def _fixed(*tensors: Tensor) -> list[Tensor]:
+def _detached(*tensors: Tensor) -> list[Tensor]:
     return [tensor.detach() for tensor in tensors]
 
 
-def _places(draw: Draw, tokens: int, experts: int) -> Tensor:
-    chosen = draw.ints([[(3 * i + j * j) % 5 for j in range(experts)] for i in range(tokens)])
-    chosen = chosen.view(tokens, experts)
-    return permute_tokens_reference(torch.zeros(tokens, 1, device=draw.device), chosen)[1]
+def _token_places(draw: RandomTensors, tokens: int, experts: int) -> Tensor:
+    experts_TK = draw.ints([[(3 * i + j * j) % 5 for j in range(experts)] for i in range(tokens)])
+    experts_TK = experts_TK.view(tokens, experts)
+    return permute_tokens_reference(torch.zeros(tokens, 1, device=draw.device), experts_TK)[1]
 
 
 def _packed(
-    draw: Draw,
+    draw: RandomTensors,
     lengths: list[tuple[int, int]],
     *,
     heads: tuple[int, int],
@@ -251,18 +263,21 @@ def _packed(
 ) -> Inputs:
     queries, keys = (sum(pair[i] for pair in lengths) for i in (0, 1))
     tensors = _heads(draw, queries, keys, heads, widths)
-    return [*tensors, _on(draw, Sequences.apart(lengths))], settings
+    return [*tensors, _on_device(draw, Sequences.apart(lengths))], settings
 
 
-def _sharing(draw: Draw, *, heads: tuple[int, int], widths: tuple[int, int]) -> Inputs:
-    """A prompt of 4 tokens, and two responses of 3 and 2 that see it."""
-    lengths, places = [(4, 4), (3, 7), (2, 6)], [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 7, 8]
-    sequences = Sequences(lengths=lengths, places_K=torch.tensor(places))
-    return [*_heads(draw, 9, 9, heads, widths), _on(draw, sequences)], {}
+def _sharing(draw: RandomTensors, *, heads: tuple[int, int], widths: tuple[int, int]) -> Inputs:
+    """Return inputs with a prompt of 4 tokens, and two responses of 3 and 2 tokens that attend to it."""
+    lengths, key_index = (
+        [(4, 4), (3, 7), (2, 6)],
+        [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 7, 8],
+    )
+    sequences = Sequences(lengths=lengths, key_index_K=torch.tensor(key_index))
+    return [*_heads(draw, 9, 9, heads, widths), _on_device(draw, sequences)], {}
 
 
 def _heads(
-    draw: Draw, queries: int, keys: int, heads: tuple[int, int], widths: tuple[int, int]
+    draw: RandomTensors, queries: int, keys: int, heads: tuple[int, int], widths: tuple[int, int]
 ) -> list[Tensor]:
     return [
         draw(queries, heads[0], widths[0]),
@@ -271,5 +286,5 @@ def _heads(
     ]
 
 
-def _on(draw: Draw, sequences: Sequences) -> Sequences:
-    return replace(sequences, places_K=sequences.places_K.to(draw.device))
+def _on_device(draw: RandomTensors, sequences: Sequences) -> Sequences:
+    return replace(sequences, key_index_K=sequences.key_index_K.to(draw.device))

@@ -1,11 +1,11 @@
-"""Checks of one device: it is there, its memory, its kernels, copies to the host and back."""
+"""Checks of one device: its presence, memory, kernels, and copies to the host and back."""
 
 import time
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rljob_runtime.cli.bring_up.equipment import ANY_NPU, awaited, open_device
+from rljob_runtime.cli.bring_up.equipment import ANY_NPU, open_device, synchronize
 from rljob_runtime.cli.bring_up.kernel_cases import (
     CASES,
     TOLERANCE,
@@ -13,7 +13,7 @@ from rljob_runtime.cli.bring_up.kernel_cases import (
     outputs_and_gradients,
     worst_share,
 )
-from rljob_runtime.cli.bring_up.place import Differs, Place
+from rljob_runtime.cli.bring_up.place import CheckContext, WrongResult
 from rljob_runtime.cli.bring_up.record import Figures
 from rljob_runtime.devices.ascend import product
 from rljob_runtime.devices.backend import Backend
@@ -27,70 +27,74 @@ if TYPE_CHECKING:
 
 EMULATED_DEVICES = 2
 GIB, MIB = 2**30, 2**20
-SIDE = 512
-CLOSE = 1e-4
+MATRIX_SIZE = 512
+PRODUCT_TOLERANCE = 1e-4
 BLOCKS = 8
-SWAPPED = {True: 64 * MIB, False: 2 * GIB}
-"""Bytes, on emulated devices and on others."""
-TIMES = 3
-SHOWN = 3
+SWAP_BYTES = {True: 64 * MIB, False: 2 * GIB}
+"""Bytes to swap on emulated devices (True) and on others (False)."""
+REPEATS = 3
+SHOWN_CASES = 3
 
 
-def device(place: Place) -> Figures:
-    """Open the first device, and look at all. Raises Differs for another type than was asked for."""
-    backend = open_device(place)
-    module: Any = None if place.emulated else getattr(torch, backend.device.type)
+def device(context: CheckContext) -> Figures:
+    """Open the first device and inspect all. Raises WrongResult for another type than the requested one."""
+    backend = open_device(context)
+    module: Any = None if context.emulated else getattr(torch, backend.device.type)
     number = EMULATED_DEVICES if module is None else int(module.device_count())
     names = ["CPU" if module is None else module.get_device_name(i) for i in range(number)]
     if len(set(names)) > 1:
-        raise Differs(f"devices are of several types: {', '.join(sorted(set(names)))}")
-    found = product() if backend.device.type == "npu" else place.accelerator
-    if found is None or place.accelerator not in (found, ANY_NPU):
-        raise Differs(
-            f"{names[0]} is {found or 'of no type that rljob knows'}, and {place.accelerator} was asked for; "
-            "name another --accelerator"
+        raise WrongResult(f"devices are of several types: {', '.join(sorted(set(names)))}")
+    device_type = product() if backend.device.type == "npu" else context.accelerator
+    if device_type is None or context.accelerator not in (device_type, ANY_NPU):
+        raise WrongResult(
+            f"{names[0]} is {device_type or 'of no type that rljob knows'}, and "
+            f"{context.accelerator} was asked for; name another --accelerator"
         )
     generator = torch.Generator().manual_seed(1)
-    left, right = (torch.randn(SIDE, SIDE, generator=generator) for _ in range(2))
+    left, right = (torch.randn(MATRIX_SIZE, MATRIX_SIZE, generator=generator) for _ in range(2))
     expected = left @ right
     gap = float(
         (left.to(backend.device) @ right.to(backend.device)).cpu().sub(expected).abs().max()
     )
-    if gap > CLOSE * float(expected.abs().max()):
-        raise Differs(f"a product of {SIDE} × {SIDE} matrices is off by {gap:.2g} from the host's")
-    return {"accelerator": found, "devices": number, "names": names, "product_gap": gap}
+    if gap > PRODUCT_TOLERANCE * float(expected.abs().max()):
+        raise WrongResult(
+            f"a product of {MATRIX_SIZE} × {MATRIX_SIZE} matrices is off by {gap:.2g} from the host's"
+        )
+    return {"accelerator": device_type, "devices": number, "names": names, "product_gap": gap}
 
 
-def memory(place: Place) -> Figures:
-    """Take half of what is free in blocks, write, read, give back; ask for more than there is."""
-    backend = open_device(place)
+def memory(context: CheckContext) -> Figures:
+    """Allocate half of the free memory in blocks, write, read and free them; then request too much."""
+    backend = open_device(context)
     before = backend.memory()
-    blocks = _fill(backend, _room(backend) // BLOCKS)
-    taken = backend.memory().allocated_bytes - before.allocated_bytes
+    blocks = _fill_blocks(backend, _free_half(backend) // BLOCKS)
+    allocated_bytes = backend.memory().allocated_bytes - before.allocated_bytes
     wrong = [n for n, block in enumerate(blocks) if not bool((block == n + 1).all())]
     if wrong:
-        raise Differs(f"{len(wrong)} of {BLOCKS} blocks do not hold what was written")
+        raise WrongResult(f"{len(wrong)} of {BLOCKS} blocks do not hold what was written")
     size = sum(block.nbytes for block in blocks)
-    if taken < size:
-        raise Differs(f"{size} bytes were taken, and the allocator's account has {taken}")
+    if allocated_bytes < size:
+        raise WrongResult(
+            f"{size} bytes were taken, and the allocator's account has {allocated_bytes}"
+        )
     blocks.clear()
-    left = backend.memory().allocated_bytes - before.allocated_bytes
-    if left > MIB:
-        raise Differs(f"{left} bytes were not given back")
-    _refuses(backend)
+    leaked_bytes = backend.memory().allocated_bytes - before.allocated_bytes
+    if leaked_bytes > MIB:
+        raise WrongResult(f"{leaked_bytes} bytes were not given back")
+    _check_refusal(backend)
     total = before.total_bytes
     return {"taken_gib": size / GIB, "total_gib": "no limit" if total is None else total / GIB}
 
 
-def _room(backend: Backend) -> int:
-    """Bytes: half of what is free, 64 MiB on emulated devices."""
+def _free_half(backend: Backend) -> int:
+    """Return half of the free bytes; 64 MiB on emulated devices."""
     if isinstance(backend, CpuBackend):
         return 64 * MIB
     module: Any = getattr(torch, backend.device.type)
     return int(module.mem_get_info(backend.device)[0]) // 2
 
 
-def _fill(backend: Backend, size: int) -> "list[Tensor]":
+def _fill_blocks(backend: Backend, size: int) -> "list[Tensor]":
     blocks = []
     for number in range(BLOCKS):
         block = torch.full((size,), number + 1, dtype=torch.uint8, device=backend.device)
@@ -99,8 +103,9 @@ def _fill(backend: Backend, size: int) -> "list[Tensor]":
     return blocks
 
 
-def _refuses(backend: Backend) -> None:
-    """An emulated device has a ledger's limit alone, which its own tests show."""
+def _check_refusal(backend: Backend) -> None:
+    """Check that a too large allocation fails. An emulated device has only a ledger's limit, tested
+    elsewhere."""
     if isinstance(backend, CpuBackend):
         return
     try:
@@ -108,12 +113,12 @@ def _refuses(backend: Backend) -> None:
             torch.empty(2**48, dtype=torch.uint8, device=backend.device)
     except DeviceMemoryError:
         return
-    raise Differs("256 TiB were not refused")
+    raise WrongResult("256 TiB were not refused")
 
 
-def kernels(place: Place) -> Figures:
-    """Every kernel with all of its cases, in float32 and bfloat16, beside its reference on the host."""
-    target = str(open_device(place).device)
+def kernels(context: CheckContext) -> Figures:
+    """Compare each case of each kernel, in float32 and bfloat16, with its reference on the host."""
+    target = str(open_device(context).device)
     worst: dict[str, float] = {}
     wrong = []
     for dtype in TOLERANCE:
@@ -121,43 +126,45 @@ def kernels(place: Place) -> Figures:
             kernel, name = kernel_of(case), case.split()[0]
             expected = outputs_and_gradients(kernel.reference, case, dtype)
             try:
-                found = outputs_and_gradients(kernel.kernel, case, dtype, target)
-                share = worst_share(found, expected, dtype)
-            except Exception as error:  # the other kernels tell more than the first alone
-                told = str(error).partition("\n")[0]
-                wrong.append(f"{case} in {dtype}: {type(error).__name__}: {told}")
+                actual = outputs_and_gradients(kernel.kernel, case, dtype, target)
+                share = worst_share(actual, expected, dtype)
+            except Exception as error:  # the other kernels still run: their errors help too
+                message = str(error).partition("\n")[0]
+                wrong.append(f"{case} in {dtype}: {type(error).__name__}: {message}")
                 continue
             worst[name] = max(worst.get(name, 0.0), share)
             if not share <= 1:
                 wrong.append(f"{case} in {dtype} is off by {share:.2g} times its tolerance")
     cases = len(CASES) * len(TOLERANCE)
     if wrong:
-        more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-        raise Differs(f"{len(wrong)} of {cases} cases: {'; '.join(wrong[:SHOWN])}{more}")
+        more = f"; and {len(wrong) - SHOWN_CASES} more" if len(wrong) > SHOWN_CASES else ""
+        raise WrongResult(f"{len(wrong)} of {cases} cases: {'; '.join(wrong[:SHOWN_CASES])}{more}")
     return {"cases": cases} | {f"{name}_of_tolerance": share for name, share in worst.items()}
 
 
-def host_swap(place: Place) -> Figures:
-    """Several rounds over the same host memory; the rates of the quickest."""
-    backend = open_device(place)
-    size = SWAPPED[place.emulated]
+def host_swap(context: CheckContext) -> Figures:
+    """Swap tensors several times through the same host memory; return the best rates."""
+    backend = open_device(context)
+    size = SWAP_BYTES[context.emulated]
     values = torch.arange(size // 8, device=backend.device)
-    awaited(backend)
-    out, back = [], []
+    synchronize(backend)
+    out_seconds, back_seconds = [], []
     swapped = HostSwap(backend).out([values])
     swapped.release()
-    for number in range(TIMES):
+    for number in range(REPEATS):
         started = time.perf_counter()
         swapped.back()
         swapped.ready()  # bits are compared, which waits for the copy
-        awaited(backend)
-        back.append(time.perf_counter() - started)
-        if number < TIMES - 1:
+        synchronize(backend)
+        back_seconds.append(time.perf_counter() - started)
+        if number < REPEATS - 1:
             started = time.perf_counter()
             swapped.again()
             swapped.release()
-            out.append(time.perf_counter() - started)
+            out_seconds.append(time.perf_counter() - started)
     if not bool((values == torch.arange(size // 8, device=backend.device)).all()):
-        raise Differs("values came back as others")
-    rates = {"to_host": size / min(out) / 1e9, "to_device": size / min(back) / 1e9}
-    return {f"{way}_gb_per_s": rate for way, rate in rates.items()} | {"gib": size / GIB}
+        raise WrongResult("values came back as others")
+    rates = {"to_host": size / min(out_seconds) / 1e9, "to_device": size / min(back_seconds) / 1e9}
+    return {f"{direction}_gb_per_s": rate for direction, rate in rates.items()} | {
+        "gib": size / GIB
+    }

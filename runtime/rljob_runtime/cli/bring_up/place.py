@@ -1,21 +1,22 @@
-"""Where a check runs: one process of it. Made by `child`, given to what checks do. Imports no torch."""
+"""The context of one process of a check. Created by `child`, passed to the check. Imports no torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 
 class NotApplicable(Exception):
-    """Ends a check that has nothing to look at here; the message says why."""
+    """Ends a check that does not apply to this machine; the message gives the reason."""
 
 
-class Differs(Exception):
-    """Ends a check whose result is not what it must be."""
+class WrongResult(Exception):
+    """Ends a check whose result differs from the expected one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """accelerator: its type, or cuda. rank, size: of this process among those of the check. devices: of the
-    machine. folder: of the check, for all of its processes. seconds: that the check has."""
+class CheckContext:
+    """The context of a check's process. accelerator: its type, or cuda. rank, size: of this process among
+    those of the check. devices: number of the machine's. folder: shared by all processes of the check.
+    seconds: the check's time limit."""
 
     accelerator: str
     rank: int
@@ -26,10 +27,10 @@ class Place:
 
     @property
     def emulated(self) -> bool:
-        """Whether the device is this processor."""
+        """Return whether the device is emulated on the CPU."""
         return self.accelerator == "emulated"
 
     @property
     def on_npus(self) -> bool:
-        """Whether devices are Ascend NPUs."""
+        """Return whether the devices are Ascend NPUs."""
         return self.accelerator.startswith("ascend")

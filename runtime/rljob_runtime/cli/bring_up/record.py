@@ -1,4 +1,4 @@
-"""What a bring-up found, and the file that keeps it: sent back by users, read by `judgement`."""
+"""The outcome of a bring-up and its file, which users send back and `judgement` reads."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -15,8 +15,8 @@ Figures = Mapping[str, Figure]
 
 
 class Result(StrEnum):
-    """Of a check. NOT_APPLICABLE: the machine lacks what it is about; SKIPPED: it could not begin, or nobody
-    asked for it."""
+    """Result of a check. NOT_APPLICABLE: the machine lacks what it tests. SKIPPED: it could not begin or was
+    not requested."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -24,9 +24,9 @@ class Result(StrEnum):
     SKIPPED = "skipped"
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One check. error: the first, in a sentence; of one that did not begin, why. output: the last lines that
-    a failed one printed."""
+class CheckOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Outcome of one check. error: the first error in a sentence, or why the check did not begin. output: the
+    last lines that a failed check printed."""
 
     check: str
     result: Result
@@ -37,8 +37,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one bring-up. accelerator: `spec.accelerator.type`, or cuda. time: when it began, UTC. versions: by
-    package or part; devices: names, as their driver says."""
+    """Record of one bring-up. accelerator: `spec.accelerator.type`, or cuda. time: its start, UTC. versions:
+    by package or component. devices: names that their driver reports."""
 
     format: int
     accelerator: str
@@ -47,20 +47,22 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     versions: dict[str, str]
     devices: list[str]
-    checks: list[Outcome]
+    checks: list[CheckOutcome]
 
     def result(self, check: str) -> Result:
-        """Of a check, SKIPPED of one that is not there."""
-        return next((one.result for one in self.checks if one.check == check), Result.SKIPPED)
+        """Return the result of a check, SKIPPED for one that is not recorded."""
+        return next(
+            (outcome.result for outcome in self.checks if outcome.check == check), Result.SKIPPED
+        )
 
 
-def all_passed(outcomes: list[Outcome]) -> bool:
-    """Whether each check has passed that applies."""
-    return all(one.result in (Result.PASSED, Result.NOT_APPLICABLE) for one in outcomes)
+def all_passed(outcomes: list[CheckOutcome]) -> bool:
+    """Return whether each check that applies has passed."""
+    return all(outcome.result in (Result.PASSED, Result.NOT_APPLICABLE) for outcome in outcomes)
 
 
 def write_record(record: Record, file: Path) -> None:
-    """As JSON. Raises ConfigError where it cannot be written."""
+    """Write the record as JSON. Raises ConfigError where the file cannot be written."""
     try:
         file.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
     except OSError as error:
@@ -70,7 +72,7 @@ def write_record(record: Record, file: Path) -> None:
 
 
 def read_record(file: Path) -> Record | None:
-    """The record of a file, None where there is no file. Raises ConfigError for one that is no record."""
+    """Return the record of a file, None without the file. Raises ConfigError for a file that is no record."""
     try:
         record = msgspec.json.decode(file.read_bytes(), type=Record)
     except FileNotFoundError:

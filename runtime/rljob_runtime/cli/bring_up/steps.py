@@ -1,4 +1,4 @@
-"""Checks of training: GRPO steps of an engine on the device, beside those of `torch` on the host."""
+"""Checks of training: compare GRPO steps of an engine on the device with those of `torch` on the host."""
 
 import time
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from rljob_api.check.load import read_job
 from rljob_api.topology.resolved import ResolvedSpec, resolve
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.cli.bring_up.equipment import MODEL, make_model, open_device
-from rljob_runtime.cli.bring_up.place import Differs, NotApplicable, Place
+from rljob_runtime.cli.bring_up.place import CheckContext, NotApplicable, WrongResult
 from rljob_runtime.cli.bring_up.record import Figures
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.samples.sample import SampleBatch
@@ -26,15 +26,15 @@ from rljob_runtime.worker.training_objective import policy_objective
 GROUPS, SAMPLES, PROMPT, RESPONSE = 4, 4, 24, 48
 STEPS = 2
 LIMITS = {"logprobs": 1e-3, "loss": 5e-4, "gradient_norm": 5e-3, "weights": 1e-4}
-"""Largest differences: of log-probs in nats, of losses, of norms as a share of them, of weights."""
+"""Allowed differences: log-probs in nats, losses, relative gradient norms, weights."""
 HOST = torch.device("cpu")
-ADAPTED = "mindspeed"
+NPU_ENGINE = "mindspeed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """What steps left. tokens_per_second: of the last one, prompts counted once. device: where its weights
-    lie."""
+class TrainingResult:
+    """Results of several training steps. tokens_per_second: of the last step, counting each prompt once.
+    device: type of the weights' device."""
 
     logprobs_T: Tensor
     metrics: list[dict[str, float]]
@@ -43,88 +43,109 @@ class Trained:
     device: str
 
 
-def torch_step(place: Place) -> Figures:
-    """Of the engine `torch`."""
-    return _compared(place, "torch")
+def torch_step(context: CheckContext) -> Figures:
+    """Check the engine `torch` on this device."""
+    return _compare_engine(context, "torch")
 
 
-def megatron_step(place: Place) -> Figures:
-    """Of `mindspeed` on NPUs, else of `megatron`. Raises NotApplicable where it is not installed."""
-    engine = ADAPTED if place.on_npus else "megatron"
+def megatron_step(context: CheckContext) -> Figures:
+    """Check `mindspeed` on NPUs, else `megatron`. Raises NotApplicable where it is not installed."""
+    engine = NPU_ENGINE if context.on_npus else "megatron"
     for package in {"megatron", engine}:
         if find_spec(package) is None:
             raise NotApplicable(f"{package} is not installed")
-    return {"engine": engine, **_compared(place, engine)}
+    return {"engine": engine, **_compare_engine(context, engine)}
 
 
-def _compared(place: Place, engine: str) -> Figures:
-    """First the host's: MindSpeed changes torch when it is imported."""
-    torch.set_num_threads(1)  # as on the device; others that wait for a processor spin
-    path = make_model(place)
+def _compare_engine(context: CheckContext, engine: str) -> Figures:
+    """Train on the host first, as MindSpeed patches torch when it is imported; then compare the device."""
+    torch.set_num_threads(1)  # as on the device; more threads would spin while they wait for a core
+    path = make_model(context)
     expected = train(path, "torch", HOST, MemoryLedger(device="host"))
-    backend = open_device(place)
-    found = train(path, engine, backend.device, backend.ledger, expected.logprobs_T)
-    if found.device != backend.device.type:
-        raise Differs(f"{engine} trains weights on {found.device}, not on {backend.device.type}")
-    gaps = gaps_of(found, expected)
+    backend = open_device(context)
+    actual = train(path, engine, backend.device, backend.ledger, expected.logprobs_T)
+    if actual.device != backend.device.type:
+        raise WrongResult(
+            f"{engine} trains weights on {actual.device}, not on {backend.device.type}"
+        )
+    gaps = gaps_of(actual, expected)
     wrong = [
         f"{name} by {gap:.2g} (at most {LIMITS[name]:g})"
         for name, gap in gaps.items()
         if not gap <= LIMITS[name]
     ]
     if wrong:
-        raise Differs(f"{STEPS} steps of {engine} differ from the host's: {', '.join(wrong)}")
+        raise WrongResult(f"{STEPS} steps of {engine} differ from the host's: {', '.join(wrong)}")
     return {
-        "tokens_per_second": found.tokens_per_second,
+        "tokens_per_second": actual.tokens_per_second,
         "host_tokens_per_second": expected.tokens_per_second,
         **{f"gap_{name}": gap for name, gap in gaps.items()},
     }
 
 
-def gaps_of(found: Trained, expected: Trained) -> dict[str, float]:
-    """By the names of LIMITS."""
-    pairs = list(zip(found.metrics, expected.metrics, strict=True))
-    norms = [(one["gradient_norm"], other["gradient_norm"]) for one, other in pairs]
+def gaps_of(actual: TrainingResult, expected: TrainingResult) -> dict[str, float]:
+    """Return the differences of two training results, by the names of LIMITS."""
+    pairs = list(zip(actual.metrics, expected.metrics, strict=True))
+    norms = [
+        (actual_metrics["gradient_norm"], expected_metrics["gradient_norm"])
+        for actual_metrics, expected_metrics in pairs
+    ]
     return {
-        "logprobs": float((found.logprobs_T - expected.logprobs_T).abs().max()),
-        "loss": max(abs(one["loss"] - other["loss"]) for one, other in pairs),
-        "gradient_norm": max(abs(one / other - 1) for one, other in norms),
+        "logprobs": float((actual.logprobs_T - expected.logprobs_T).abs().max()),
+        "loss": max(
+            abs(actual_metrics["loss"] - expected_metrics["loss"])
+            for actual_metrics, expected_metrics in pairs
+        ),
+        "gradient_norm": max(
+            abs(actual_metrics / expected_metrics - 1) for actual_metrics, expected_metrics in norms
+        ),
         "weights": max(
-            float((found.weights[name] - weight).abs().max())
+            float((actual.weights[name] - weight).abs().max())
             for name, weight in expected.weights.items()
         ),
     }
 
 
 def train(
-    path: Path, name: str, device: torch.device, ledger: MemoryLedger, drawn_T: Tensor | None = None
-) -> Trained:
-    """STEPS steps on the same samples. drawn_T: log-probs that they were drawn with; the engine's own."""
+    path: Path,
+    name: str,
+    device: torch.device,
+    ledger: MemoryLedger,
+    sampled_logprobs_T: Tensor | None = None,
+) -> TrainingResult:
+    """Train STEPS steps on fixed samples. sampled_logprobs_T: log-probs of the sampling policy; default: the
+    engine's."""
     spec, ranks = _spec(name), UpdateRanks()
-    held = load_held(path, ranks, dtype=torch.float32, device=device)
+    policy = load_held(path, ranks, dtype=torch.float32, device=device)
     engine = make_update(
         UpdateSetup(
             spec=spec,
             model=path,
-            policy=held.model,
-            purposes=held.purposes,
+            policy=policy.model,
+            purposes=policy.purposes,
             total_steps=10,
             ranks=ranks,
             ledger=ledger,
         )
     )
     samples = _samples()
-    before_T = engine.logprobs(samples)
-    drawn = samples.split_by_sample(before_T if drawn_T is None else drawn_T)
-    samples.fields.update(rollout_logprobs=drawn, old_logprobs=drawn, reference_logprobs=drawn)
+    initial_logprobs_T = engine.logprobs(samples)
+    rollout_logprobs = samples.split_by_sample(
+        initial_logprobs_T if sampled_logprobs_T is None else sampled_logprobs_T
+    )
+    samples.fields.update(
+        rollout_logprobs=rollout_logprobs,
+        old_logprobs=rollout_logprobs,
+        reference_logprobs=rollout_logprobs,
+    )
     metrics = []
     for _ in range(STEPS):
         started = time.perf_counter()
-        metrics.append(_step(engine, spec, samples))
+        metrics.append(_train_step(engine, spec, samples))
         seconds = time.perf_counter() - started
     tokens = sum(map(len, samples.prompts)) + samples.num_tokens
-    return Trained(
-        logprobs_T=before_T,
+    return TrainingResult(
+        logprobs_T=initial_logprobs_T,
         metrics=metrics,
         weights={n: weight.detach().cpu().clone() for n, weight in engine.weights()},
         tokens_per_second=tokens / seconds,
@@ -132,24 +153,26 @@ def train(
     )
 
 
-def _step(engine: AnyUpdateEngine, spec: ResolvedSpec, samples: SampleBatch) -> dict[str, float]:
+def _train_step(
+    engine: AnyUpdateEngine, spec: ResolvedSpec, samples: SampleBatch
+) -> dict[str, float]:
     objective = policy_objective(spec, KlControl.of(spec.algorithm.params))
     objective.prepare(samples)
-    begun = engine.begin(objective.loss)
+    accumulation = engine.begin(objective.loss)
     try:
         for group in samples.by_group():
-            begun.add(group)
-        return engine.finish(begun, groups_with_signal=GROUPS)
+            accumulation.add(group)
+        return engine.finish(accumulation, groups_with_signal=GROUPS)
     finally:
-        begun.discard()
+        accumulation.discard()
 
 
 def _samples() -> SampleBatch:
-    """Groups of unequal lengths, with rewards of their own."""
+    """Return groups of samples with unequal lengths and random rewards."""
     random = torch.Generator().manual_seed(1)
 
-    def tokens(most: int) -> Tensor:
-        length = int(torch.randint(1, most + 1, (), generator=random))
+    def tokens(max_length: int) -> Tensor:
+        length = int(torch.randint(1, max_length + 1, (), generator=random))
         return torch.randint(0, int(MODEL["vocab_size"]), (length,), generator=random)
 
     number = GROUPS * SAMPLES

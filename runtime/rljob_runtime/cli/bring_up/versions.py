@@ -1,4 +1,4 @@
-"""Versions of all that a job on devices rests on, as far as they are told without importing any of it."""
+"""Versions of the software that a job on devices depends on, read without importing it."""
 
 import os
 import platform
@@ -17,44 +17,48 @@ TOOLKIT = "ascend_toolkit_install.info"
 TOOLKITS = ("/usr/local/Ascend/cann", "/usr/local/Ascend/ascend-toolkit/latest")
 DRIVER = Path("/usr/local/Ascend/driver/version.info")
 FROM_SOURCES = "sources"
-"""Of a package that no installer has a version of."""
+"""The version of a package that was installed without metadata."""
 
 
-def found_versions(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """By name; what is not there is left out."""
-    found = {
+def installed_versions(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return versions by name, without packages that are not installed."""
+    versions = {
         "python": platform.python_version(),
         "kernel": platform.release(),
         "machine": platform.machine(),
     }
-    found |= {name: at for name in PACKAGES if (at := _package(name))}
-    if at := _cann(environment):
-        found["cann"] = at
-    if at := _named(DRIVER):
-        found["driver"] = at
-    return found
+    versions |= {
+        name: package_version for name in PACKAGES if (package_version := _package_version(name))
+    }
+    if package_version := _cann_version(environment):
+        versions["cann"] = package_version
+    if package_version := _file_version(DRIVER):
+        versions["driver"] = package_version
+    return versions
 
 
-def _package(name: str) -> str:
+def _package_version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
         return FROM_SOURCES if name == "mindspeed" and find_spec(name) is not None else ""
 
 
-def _cann(environment: Mapping[str, str]) -> str:
-    places = [environment.get("ASCEND_HOME_PATH", ""), *TOOLKITS]
+def _cann_version(environment: Mapping[str, str]) -> str:
+    folders = [environment.get("ASCEND_HOME_PATH", ""), *TOOLKITS]
     files = [
-        file for place in places if place for file in sorted(glob(f"{place}/*-linux/{TOOLKIT}"))
+        file for folder in folders if folder for file in sorted(glob(f"{folder}/*-linux/{TOOLKIT}"))
     ]
-    return next((at for file in files if (at := _named(Path(file)))), "")
+    return next(
+        (toolkit_version for file in files if (toolkit_version := _file_version(Path(file)))), ""
+    )
 
 
-def _named(file: Path) -> str:
-    """What a file of lines `name=value` says of `version`."""
+def _file_version(file: Path) -> str:
+    """Return `version` of a file with lines `name=value`, "" without one."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    found = re.search(r"^version\s*=\s*(\S+)", text, re.IGNORECASE | re.MULTILINE)
-    return found.group(1) if found else ""
+    match = re.search(r"^version\s*=\s*(\S+)", text, re.IGNORECASE | re.MULTILINE)
+    return match.group(1) if match else ""

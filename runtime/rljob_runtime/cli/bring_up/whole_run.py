@@ -1,4 +1,4 @@
-"""The check of a whole run: `rljob run` of a small job, as a user starts it."""
+"""Check a complete run: `rljob run` of a small job, as a user starts it."""
 
 import json
 import os
@@ -10,47 +10,49 @@ from typing import Any
 import yaml
 
 from rljob_runtime.cli.bring_up.equipment import make_model
-from rljob_runtime.cli.bring_up.place import Differs, NotApplicable, Place
+from rljob_runtime.cli.bring_up.place import CheckContext, NotApplicable, WrongResult
 from rljob_runtime.cli.bring_up.record import Figures
 from rljob_runtime.record.remote import EVENTS_NAME
 
 STEPS = 3
 MARGIN_SECONDS = 10.0
-"""Before the check's own deadline, so that what the run says is kept."""
-SPARED = ("RAY_ADDRESS", "RLJOB_STATUS_PORT")
-"""Variables of a job's pod, which its driver alone may take for its own."""
+"""The run ends this long before the check's deadline, so that its output is recorded."""
+REMOVED_VARIABLES = ("RAY_ADDRESS", "RLJOB_STATUS_PORT")
+"""Environment variables of a job's pod that only its driver may use."""
 RLJOB = "from rljob_runtime.cli.main import main; main()"
 
 
-def quickstart(place: Place) -> Figures:
-    """STEPS steps; with several devices, two that share the model in training. Raises NotApplicable for
-    devices that no job has."""
-    if place.accelerator == "cuda":
+def quickstart(context: CheckContext) -> Figures:
+    """Run STEPS steps; with several devices, two train the model with tensor parallelism. Raises
+    NotApplicable for a device type that jobs do not support."""
+    if context.accelerator == "cuda":
         raise NotApplicable("no job has devices of type cuda")
-    make_model(place)
-    file, output = place.folder / "job.yaml", place.folder / "run"
-    file.write_text(yaml.safe_dump(_job(place)))
+    make_model(context)
+    file, output = context.folder / "job.yaml", context.folder / "run"
+    file.write_text(yaml.safe_dump(_job(context)))
     command = [sys.executable, "-c", RLJOB, "run", str(file), "--output", str(output)]
-    command += ["--local"] if place.emulated else ["--accept-untested"]
-    environment = {name: value for name, value in os.environ.items() if name not in SPARED}
-    ended = subprocess.run(
+    command += ["--local"] if context.emulated else ["--accept-untested"]
+    environment = {
+        name: value for name, value in os.environ.items() if name not in REMOVED_VARIABLES
+    }
+    completed = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env=environment | {"RLJOB_CACHE": str(place.folder / "cache")},
-        timeout=place.seconds - MARGIN_SECONDS,
+        env=environment | {"RLJOB_CACHE": str(context.folder / "cache")},
+        timeout=context.seconds - MARGIN_SECONDS,
         text=True,
         check=False,
     )
-    sys.stderr.write(ended.stderr)
-    if ended.returncode:
-        last = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise Differs(f"rljob run ended with exit code {ended.returncode}: {last}")
+    sys.stderr.write(completed.stderr)
+    if completed.returncode:
+        last = (completed.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise WrongResult(f"rljob run ended with exit code {completed.returncode}: {last}")
     return _figures(output)
 
 
-def _job(place: Place) -> dict[str, Any]:
-    devices = min(place.devices, 2)
+def _job(context: CheckContext) -> dict[str, Any]:
+    devices = min(context.devices, 2)
     return {
         "apiVersion": "rljob.io/v1beta1", "kind": "RLJob", "metadata": {"name": "bring-up"},
         "spec": {
@@ -68,7 +70,7 @@ def _job(place: Place) -> dict[str, Any]:
                 "maxResponseLength": 16,
             },
             "update": {"parallelism": {"tensor": devices}},
-            "accelerator": {"type": place.accelerator, "devicesPerNode": devices},
+            "accelerator": {"type": context.accelerator, "devicesPerNode": devices},
         },
     }  # fmt: skip
 
@@ -76,7 +78,9 @@ def _job(place: Place) -> dict[str, Any]:
 def _figures(run: Path) -> Figures:
     events = [json.loads(line) for line in (run / EVENTS_NAME).read_text().splitlines()]
     steps = [event for event in events if event["kind"] == "step"]
-    ended = events[-1]
-    if len(steps) != STEPS or ended["kind"] != "run_finished":
-        raise Differs(f"the run's events have {len(steps)} steps and end with {ended['kind']}")
-    return {"steps": len(steps), "run_seconds": ended["seconds"]}
+    last_event = events[-1]
+    if len(steps) != STEPS or last_event["kind"] != "run_finished":
+        raise WrongResult(
+            f"the run's events have {len(steps)} steps and end with {last_event['kind']}"
+        )
+    return {"steps": len(steps), "run_seconds": last_event["seconds"]}

@@ -1,6 +1,6 @@
-"""The commands that ask a cluster: `rljob status` and `logs`, and `report`, `watch` and `stacks` of a name.
+"""The commands that query a cluster: `rljob status` and `logs`, and `report`, `watch` and `stacks` of a name.
 
-Started by `main`, whose `--help` must stay quick: everything but typer is imported inside.
+Called by `main`, whose `--help` must stay fast: functions import everything but typer.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from rljob_api.spec.exit_codes import ExitCode
-from rljob_runtime.cli.output import print_text, say
+from rljob_runtime.cli.output import print_stderr, print_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +49,7 @@ def status(
     """Show jobs on the cluster: a table, or one job's progress, pods, failures and events."""
     if watch and name is None:
         _refuse("--watch follows one job: rljob status NAME --watch")
-    with asked_cluster(namespace, context) as calls:
+    with open_cluster(namespace, context) as calls:
         if name is None:
             _show_all(calls, as_json=as_json)
         elif watch:
@@ -75,16 +75,16 @@ def logs(
     """Print what a job's driver prints, from its head's pod."""
     if follow and attempt is not None:
         _refuse("--attempt is read from a file, which -f does not follow; leave one of the two out")
-    with asked_cluster(namespace, context) as calls:
-        from rljob_runtime.cli.cluster.ask import find_job, reader
+    with open_cluster(namespace, context) as calls:
+        from rljob_runtime.cli.cluster.ask import find_job, head_file_reader
         from rljob_runtime.cli.cluster.logs import follow_log, log_of_attempt, read_log
 
         job = find_job(calls, name)
         lines: Iterable[str]
         if attempt is not None:
-            lines = log_of_attempt(job, attempt, tail=tail, read=reader(calls, job))
+            lines = log_of_attempt(job, attempt, tail=tail, read=head_file_reader(calls, job))
         elif follow:
-            lines = follow_log(calls, name, tail=tail, tell=say)
+            lines = follow_log(calls, name, tail=tail, report=print_stderr)
         else:
             lines = read_log(calls, job, tail=tail)
         for line in lines:
@@ -96,19 +96,19 @@ def report_of_job(
 ) -> Path:
     """Fetch the run of a job into `output` (default: runs/NAME) and write its report. Returns its path."""
     folder = output or Path("runs") / name
-    with asked_cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
-        from rljob_runtime.cli.cluster.ask import find_job, reader
+    with open_cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
+        from rljob_runtime.cli.cluster.ask import find_job, head_file_reader
         from rljob_runtime.cli.cluster.fetch import fetch
         from rljob_runtime.report.display.report import write_report
 
         job = find_job(calls, name)
-        fetch(job, folder, read=reader(calls, job))
+        fetch(job, folder, read=head_file_reader(calls, job))
         return write_report(folder)
 
 
 def stacks_of_job(name: str, *, namespace: str | None, context: str | None) -> str:
-    """What `rljob stacks` says in the container of the job's head, where its driver is."""
-    with asked_cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
+    """Return the output of `rljob stacks` in the container of the job's head, where its driver runs."""
+    with open_cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
         from rljob_runtime.cli.cluster.ask import find_job
         from rljob_runtime.cli.cluster.exec import run_remotely
         from rljob_runtime.cli.cluster.job_facts import run_folder
@@ -118,7 +118,7 @@ def stacks_of_job(name: str, *, namespace: str | None, context: str | None) -> s
         job = find_job(calls, name)
         head = head_of(job, calls.pods(job["metadata"]["uid"]))["metadata"]["name"]
         command = ["rljob", "stacks", str(run_folder(job))]
-        code, output, complaint = run_remotely(calls, head, command, what="rljob stacks")
+        code, output, complaint = run_remotely(calls, head, command, label="rljob stacks")
         if code != 0:
             raise ClusterError(f"pod {head}: {complaint.strip()}")
         return output.decode(errors="replace")
@@ -126,8 +126,8 @@ def stacks_of_job(name: str, *, namespace: str | None, context: str | None) -> s
 
 @contextlib.contextmanager
 def watched_job(name: str, *, namespace: str | None, context: str | None) -> Iterator["WatchedRun"]:
-    """The run of a job, to be watched from here."""
-    with asked_cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
+    """Yield the run of a job, for watching it from here."""
+    with open_cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
         from rljob_runtime.cli.cluster.watched import ClusterRun
 
         yield ClusterRun(calls, name)
@@ -136,17 +136,17 @@ def watched_job(name: str, *, namespace: str | None, context: str | None) -> Ite
 def _show_all(calls: "Calls", *, as_json: bool) -> None:
     from rljob_runtime.cli.cluster.job_table import jobs_table
 
-    found = calls.jobs()
+    jobs = calls.jobs()
     if as_json:
-        _print(json.dumps(found, indent=2))
-    elif found["items"]:
-        console_of().print(jobs_table(found["items"], now=_now()))
+        _print(json.dumps(jobs, indent=2))
+    elif jobs["items"]:
+        console_of().print(jobs_table(jobs["items"], unix_s=_unix_seconds()))
     else:
-        say(f"namespace {calls.namespace} has no RLJobs ({calls.connection.where})")
+        print_stderr(f"namespace {calls.namespace} has no RLJobs ({calls.connection.where})")
 
 
 def _show_one(calls: "Calls", name: str, *, as_json: bool) -> None:
-    from rljob_runtime.cli.cluster.ask import find_job, look
+    from rljob_runtime.cli.cluster.ask import find_job, take_snapshot
     from rljob_runtime.cli.cluster.job_page import page
 
     job = find_job(calls, name)
@@ -154,62 +154,60 @@ def _show_one(calls: "Calls", name: str, *, as_json: bool) -> None:
         _print(json.dumps(job, indent=2))
         return
     console = console_of()
-    console.print(page(look(calls, job), now=_now(), width=console.width))
+    console.print(page(take_snapshot(calls, job), unix_s=_unix_seconds(), width=console.width))
 
 
 def _watch(calls: "Calls", name: str, *, as_json: bool) -> int:
-    """Follow the job; the exit code tells how it ended."""
+    """Follow the job to its end and return the exit code."""
     from rljob_runtime.cli.cluster.ask import find_job
     from rljob_runtime.cli.cluster.job_facts import ending
     from rljob_runtime.cli.cluster.job_page import status_line
     from rljob_runtime.cli.cluster.watch import follow
 
     console, line = console_of(), ""
-    last = find_job(calls, name)
-    states = follow(calls, last)
+    job = find_job(calls, name)
+    states = follow(calls, job)
     if console.is_terminal and not as_json:
-        last = _watch_page(calls, states, console)
+        job = _watch_page(calls, states, console)
     else:
-        for last in states:
-            news = json.dumps(last) if as_json else status_line(last)
-            if news != line:
-                _print(news)
-            line = news
-    return 0 if ending(last) == "Succeeded" else ExitCode.FAILED
+        for job in states:
+            update = json.dumps(job) if as_json else status_line(job)
+            if update != line:
+                _print(update)
+            line = update
+    return 0 if ending(job) == "Succeeded" else ExitCode.FAILED
 
 
 def _watch_page(
     calls: "Calls", states: Iterator[dict[str, Any]], console: "Console"
 ) -> dict[str, Any]:
-    """Keep one page up to date; the last one stays. Returns the job as it ended."""
+    """Keep one page up to date and leave the last one. Returns the job as it ended."""
     from rich.live import Live
 
-    from rljob_runtime.cli.cluster.ask import look
+    from rljob_runtime.cli.cluster.ask import take_snapshot
     from rljob_runtime.cli.cluster.job_page import page
 
-    seen = look(calls, next(states))
+    snapshot = take_snapshot(calls, next(states))
 
-    def draw() -> Any:
-        return page(seen, now=_now(), width=console.width)
+    def render() -> Any:
+        return page(snapshot, unix_s=_unix_seconds(), width=console.width)
 
-    with Live(console=console, get_renderable=draw, refresh_per_second=1, transient=True):
+    with Live(console=console, get_renderable=render, refresh_per_second=1, transient=True):
         for state in states:
-            seen = look(calls, state)
-    console.print(draw())
-    return dict(seen.job)
+            snapshot = take_snapshot(calls, state)
+    console.print(render())
+    return dict(snapshot.job)
 
 
 @contextlib.contextmanager
-def asked_cluster(
-    namespace: str | None, context: str | None, *, why: str = ""
-) -> Iterator["Calls"]:
-    """The cluster to ask; whatever goes wrong inside is said in a line that starts with `why`."""
+def open_cluster(namespace: str | None, context: str | None, *, why: str = "") -> Iterator["Calls"]:
+    """Connect to the cluster; an error in the body ends the command with a line that starts with `why`."""
     from rljob_api.spec.json_text import allow_api_server_nesting
     from rljob_runtime.cli.cluster.connect import connect
     from rljob_runtime.errors import RljobError
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode prints ? instead
     try:
         connection = connect(os.environ, context=context, namespace=namespace)
         from rljob_runtime.cli.cluster.api_calls import Calls
@@ -223,7 +221,7 @@ def asked_cluster(
 
 
 def console_of() -> "Console":
-    """The terminal, or plain text of a fixed width."""
+    """Return the terminal's console, or one for plain text of a fixed width."""
     from rljob_runtime.cli.cluster.job_page import WIDTH
     from rljob_runtime.report.display.console import TerminalConsole
 
@@ -231,12 +229,12 @@ def console_of() -> "Console":
     return console if console.is_terminal else TerminalConsole(highlight=False, width=WIDTH)
 
 
-def _now() -> float:
+def _unix_seconds() -> float:
     return time.time()
 
 
 def _refuse(text: str) -> NoReturn:
-    say(text)
+    print_stderr(text)
     raise typer.Exit(ExitCode.INVALID)
 
 

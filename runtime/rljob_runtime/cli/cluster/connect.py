@@ -1,4 +1,4 @@
-"""Where the cluster is and who asks: kubeconfig as kubectl reads it, or a pod's service account."""
+"""Connect to the cluster: by a kubeconfig as kubectl reads it, or by a pod's service account."""
 
 import difflib
 import os
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
 DEFAULT_KUBECONFIG = "~/.kube/config"
-OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 INSTALL = "the Kubernetes client is not installed; pip install 'rljob[cluster]'"
 
 
@@ -31,23 +31,26 @@ class Connection:
 def connect(
     environment: Mapping[str, str], *, context: str | None, namespace: str | None
 ) -> Connection:
-    """The cluster that kubectl would ask. namespace: default, the context's. Raises ClusterError."""
+    """Connect to the cluster that kubectl would use. namespace: default, the context's. Raises
+    ClusterError."""
     try:
         from kubernetes import client, config
     except ImportError as missing:
         raise ClusterError(INSTALL) from missing
     configuration = client.Configuration()
-    configuration.retries = False  # a call that failed says so at once
+    configuration.retries = False  # a failed call reports its error immediately
     paths = environment.get("KUBECONFIG") or DEFAULT_KUBECONFIG
     files = [path for path in paths.split(os.pathsep) if path and Path(path).expanduser().exists()]
     try:
         if files:
-            name, own = _context(config, paths, context)
+            name, default_namespace = _context(config, paths, context)
             config.load_kube_config(paths, context=name, client_configuration=configuration)
             where = f"context {name}, {configuration.host}"
         elif context is None and "KUBERNETES_SERVICE_HOST" in environment:
             config.load_incluster_config(client_configuration=configuration)
-            own = OWN_NAMESPACE.read_text().strip() if OWN_NAMESPACE.exists() else None
+            default_namespace = (
+                POD_NAMESPACE.read_text().strip() if POD_NAMESPACE.exists() else None
+            )
             where = f"this pod's cluster, {configuration.host}"
         else:
             raise ClusterError(
@@ -66,13 +69,13 @@ def connect(
         raise ClusterError(f"kubeconfig {paths} cannot be used: {why}") from broken
     return Connection(
         client=client.ApiClient(configuration),
-        namespace=namespace or own or "default",
+        namespace=namespace or default_namespace or "default",
         where=where,
     )
 
 
-def near(name: str, known: list[str]) -> str:
-    """`; did you mean a or b?`, else what there is, as the end of a message."""
+def suggestions(name: str, known: list[str]) -> str:
+    """Return the end of a message: `; did you mean a or b?`, else the known names."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if close:
         return f"; did you mean {' or '.join(close)}?"
@@ -80,11 +83,13 @@ def near(name: str, known: list[str]) -> str:
     return f"; there are {shown}" + (" and others" if len(known) > 10 else "") if known else ""
 
 
-def _context(config: Any, paths: str, wanted: str | None) -> tuple[str, str | None]:
-    """(name, namespace) of the wanted context, or of the current one."""
+def _context(config: Any, paths: str, requested: str | None) -> tuple[str, str | None]:
+    """Return (name, namespace) of the requested context, or of the current one."""
     contexts, current = config.list_kube_config_contexts(paths)
     known = {context["name"]: context["context"] for context in contexts}
-    name = wanted or current["name"]
+    name = requested or current["name"]
     if name not in known:
-        raise ClusterError(f"kubeconfig {paths} has no context {name!r}{near(name, list(known))}")
+        raise ClusterError(
+            f"kubeconfig {paths} has no context {name!r}{suggestions(name, list(known))}"
+        )
     return name, known[name].get("namespace")

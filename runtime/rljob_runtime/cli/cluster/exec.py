@@ -18,24 +18,24 @@ from rljob_api.topology.pod_names import HEAD_CONTAINER
 from rljob_runtime.cli.cluster.api_calls import CALL_SECONDS, Calls
 from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
 
-WHOLE_SECONDS = 600.0
+TRANSFER_SECONDS = 600.0
 OUTPUT_BYTES = 4 << 20
-"""Of a command that says something, and of its complaints. In a job's pod it is its author's program."""
+"""Limit of a command's stdout and of its stderr. In a job's pod the program is the job author's."""
 MISSING_CODE = 44
-"""Exit code of ours that no other program uses for anything else here."""
+"""Our exit code for a missing file; no other program here uses it."""
 SCRIPT = f'test -f "$1" || exit {MISSING_CODE}; exec head -c "$2" "$1"'
 
 
 def read_remote_file(calls: Calls, pod: str, path: str, *, limit_bytes: int) -> bytes:
-    """The file's bytes. Raises NotThere without the file, ClusterError above the limit."""
+    """Return the file's bytes. Raises NotThere without the file, ClusterError above the limit."""
     command = ["sh", "-c", SCRIPT, "sh", path, str(limit_bytes + 1)]
-    code, content, complaint = run_remotely(
-        calls, pod, command, what=path, limit_bytes=limit_bytes + 1
+    code, content, stderr = run_remotely(
+        calls, pod, command, label=path, limit_bytes=limit_bytes + 1
     )
     if code == MISSING_CODE:
         raise NotThere(f"{path} does not exist in pod {pod}")
     if code != 0:
-        raise ClusterError(f"{path} of pod {pod} could not be read: {complaint}")
+        raise ClusterError(f"{path} of pod {pod} could not be read: {stderr}")
     if len(content) > limit_bytes:
         raise ClusterError(
             f"{path} of pod {pod} is larger than {limit_bytes} bytes; copy it by hand"
@@ -48,13 +48,13 @@ def run_remotely(
     pod: str,
     command: list[str],
     *,
-    what: str,
+    label: str,
     container: str = HEAD_CONTAINER,
     limit_bytes: int = OUTPUT_BYTES,
 ) -> tuple[int, bytes, str]:
-    """(exit code, output, what it complained of). what: for errors. Raises ClusterError, also for more output
-    than limit_bytes."""
-    # `stream` puts its own transport into the client meanwhile: a copy keeps that from all other calls.
+    """Run a command and return (exit code, stdout, stderr). label: for errors. Raises ClusterError, also for
+    more output than limit_bytes."""
+    # `stream` replaces the client's transport while it runs: a copy keeps other calls unaffected.
     core = CoreV1Api(copy.copy(calls.connection.client))
     open_shell = functools.partial(
         stream,
@@ -70,27 +70,27 @@ def run_remotely(
         _preload_content=False,
         binary=True,
     )
-    with calls.asking("get and create", "pods/exec", pod):
-        shell = _opened(open_shell)
+    with calls.translate_errors("get and create", "pods/exec", pod):
+        shell = _open_with_deadline(open_shell)
     try:
-        content, complaint = _collect(shell, f"{pod}:{what}", limit_bytes)
-        code, why = _exit(shell.read_channel(ERROR_CHANNEL))
+        content, stderr = _read_output(shell, f"{pod}:{label}", limit_bytes)
+        code, status_message = _exit_code(shell.read_channel(ERROR_CHANNEL))
     finally:
         shell.close()
-    return code, content, complaint or why
+    return code, content, stderr or status_message
 
 
-def _opened(open_shell: Callable[[], WSClient]) -> WSClient:
-    """The shell, within CALL_SECONDS: the client has no deadline for its handshake."""
+def _open_with_deadline(open_shell: Callable[[], WSClient]) -> WSClient:
+    """Open the shell within CALL_SECONDS: the client has no deadline for its handshake."""
     answers: queue.Queue[WSClient | ApiException] = queue.Queue()
 
-    def ask() -> None:
+    def open_in_thread() -> None:
         try:
             answers.put(open_shell())
         except ApiException as error:
             answers.put(error)
 
-    threading.Thread(target=ask, name="exec", daemon=True).start()
+    threading.Thread(target=open_in_thread, name="exec", daemon=True).start()
     try:
         answer = answers.get(timeout=CALL_SECONDS)
     except queue.Empty:
@@ -101,39 +101,39 @@ def _opened(open_shell: Callable[[], WSClient]) -> WSClient:
     return answer
 
 
-def _collect(shell: WSClient, what: str, limit_bytes: int) -> tuple[bytes, str]:
-    """(output, error output). Raises NoAnswer where the connection breaks or falls silent, ClusterError where
-    more comes than limit_bytes."""
-    output, complaint = bytearray(), bytearray()
-    began = heard = time.monotonic()
+def _read_output(shell: WSClient, label: str, limit_bytes: int) -> tuple[bytes, str]:
+    """Return (stdout, stderr). Raises NoAnswer where the connection breaks or sends nothing for long,
+    ClusterError where the output exceeds limit_bytes."""
+    output, stderr = bytearray(), bytearray()
+    started_s = last_data_s = time.monotonic()
     while shell.is_open():
         try:
             shell.update(timeout=1)
         except (OSError, websocket.WebSocketException) as error:
-            raise NoAnswer(f"reading {what} broke off: {error}") from error
-        news = shell.read_channel(1)
-        output += news
-        complaint += shell.read_channel(2)
-        if len(output) > limit_bytes or len(complaint) > OUTPUT_BYTES:
+            raise NoAnswer(f"reading {label} broke off: {error}") from error
+        data = shell.read_channel(1)
+        output += data
+        stderr += shell.read_channel(2)
+        if len(output) > limit_bytes or len(stderr) > OUTPUT_BYTES:
             raise ClusterError(
-                f"{what} says more than {limit_bytes} bytes, which no program of rljob does; "
+                f"{label} says more than {limit_bytes} bytes, which no program of rljob does; "
                 "see what runs in the pod"
             )
-        now = time.monotonic()
-        heard = now if news else heard
-        if now - heard > CALL_SECONDS or now - began > WHOLE_SECONDS:
-            raise NoAnswer(f"reading {what} took too long after {len(output)} bytes")
-    return bytes(output), complaint.decode(errors="replace").strip()
+        time_s = time.monotonic()
+        last_data_s = time_s if data else last_data_s
+        if time_s - last_data_s > CALL_SECONDS or time_s - started_s > TRANSFER_SECONDS:
+            raise NoAnswer(f"reading {label} took too long after {len(output)} bytes")
+    return bytes(output), stderr.decode(errors="replace").strip()
 
 
-def _exit(status: bytes) -> tuple[int, str]:
-    """(exit code, why) of what the API server says at the end; -1 where there is no exit code."""
+def _exit_code(status: bytes) -> tuple[int, str]:
+    """Return (exit code, message) of the API server's final status; -1 without an exit code."""
     try:
-        said = json.loads(status)
+        final_status = json.loads(status)
     except ValueError:
         return -1, "the connection ended too early"
-    if said.get("status") == "Success":
+    if final_status.get("status") == "Success":
         return 0, ""
-    causes = said.get("details", {}).get("causes", [])
+    causes = final_status.get("details", {}).get("causes", [])
     codes = [cause["message"] for cause in causes if cause.get("reason") == "ExitCode"]
-    return int(codes[0]) if codes else -1, str(said.get("message", ""))
+    return int(codes[0]) if codes else -1, str(final_status.get("message", ""))

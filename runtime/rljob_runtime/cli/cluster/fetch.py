@@ -1,4 +1,4 @@
-"""`rljob report NAME`: bring what the report is made of from the head's pod into a folder here."""
+"""`rljob report NAME`: copy the files that the report needs from the head's pod into a local folder."""
 
 import contextlib
 import json
@@ -13,15 +13,15 @@ from rljob_runtime.record.profiles.traces import NAME
 from rljob_runtime.report.display.history import RunHistory
 
 EVENTS, SPEC, ORIGIN = "events.jsonl", "rljob.yaml", "cluster.json"
-"""ORIGIN: the RLJob as the cluster has it; tells that the folder was fetched, and from which job."""
+"""ORIGIN: the RLJob as the cluster stores it; it marks a fetched folder and identifies its job."""
 LIMIT_BYTES = 512 * 2**20
 
 Read = Callable[[str], bytes]
-"""A file of the head, by its path. Raises NotThere, ClusterError."""
+"""Reads a file of the head by its path. Raises NotThere, ClusterError."""
 
 
 def check_folder(job: Manifest, folder: Path) -> None:
-    """Raise ConfigError where the folder holds another run, which nobody asked to write over."""
+    """Raise ConfigError where the folder contains another run, which must not be overwritten."""
     if not (folder / EVENTS).exists():
         return
     try:
@@ -33,7 +33,7 @@ def check_folder(job: Manifest, folder: Path) -> None:
 
 
 def fetch(job: Manifest, folder: Path, *, read: Read) -> None:
-    """Fill the folder. Raises ConfigError without events, and what `read` raises."""
+    """Fetch the run's files into the folder. Raises ConfigError without events, and what `read` raises."""
     check_folder(job, folder)
     source = run_folder(job)
     try:
@@ -49,16 +49,16 @@ def fetch(job: Manifest, folder: Path, *, read: Read) -> None:
     for name, content in ((ORIGIN, origin), (SPEC, spec), (EVENTS, events)):
         _write(folder / name, content)
     for trace in RunHistory.read(folder / EVENTS, tail_bytes=0).profiles:
-        if _lacks(folder, trace):
+        if _must_fetch(folder, trace):
             with contextlib.suppress(NotThere):
                 _write(folder / trace.path, read(f"{source}/{trace.path}"))
 
 
-def _lacks(folder: Path, trace: ProfileEvent) -> bool:
-    """Whether a trace that an event names is to be fetched."""
+def _must_fetch(folder: Path, trace: ProfileEvent) -> bool:
+    """Return whether a trace that an event names must be fetched."""
     file = folder / trace.path
-    known = NAME.fullmatch(trace.path) is not None
-    return known and not (file.is_file() and file.stat().st_size == trace.bytes)
+    is_trace = NAME.fullmatch(trace.path) is not None
+    return is_trace and not (file.is_file() and file.stat().st_size == trace.bytes)
 
 
 def _write(file: Path, content: bytes) -> None:

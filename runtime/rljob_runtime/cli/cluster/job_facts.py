@@ -1,4 +1,4 @@
-"""What manifests of a job and its pods say, in the words that the commands use. Pure."""
+"""Read manifests of a job and its pods, in the terms of the commands. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,24 +14,24 @@ UNITS = (("d", 86400), ("h", 3600), ("m", 60))
 
 
 def conditions(manifest: Mapping[str, Any]) -> dict[str, Manifest]:
-    """Conditions of a job or a pod, by type."""
+    """Return the conditions of a job or a pod, by type."""
     return {c["type"]: c for c in manifest.get("status", {}).get("conditions") or []}
 
 
 def ending(job: Manifest) -> str | None:
-    """Succeeded or Failed; None while the job goes on."""
-    found = conditions(job)
+    """Return Succeeded or Failed; None while the job has not ended."""
+    by_type = conditions(job)
     ends = ("Succeeded", "Failed")
-    return next((end for end in ends if found.get(end, {}).get("status") == "True"), None)
+    return next((end for end in ends if by_type.get(end, {}).get("status") == "True"), None)
 
 
 def phase(job: Manifest) -> str:
-    """The job's one word for people."""
+    """Return the job's phase, Pending without one."""
     return str(job.get("status", {}).get("phase") or "Pending")
 
 
 def run_folder(job: Manifest) -> str:
-    """The run's folder in the job's pods."""
+    """Return the run's folder in the job's pods."""
     metadata = job["metadata"]
     return pod_names.run_directory(
         namespace=metadata["namespace"],
@@ -41,8 +41,8 @@ def run_folder(job: Manifest) -> str:
     )
 
 
-def where_it_lies(job: Manifest) -> str:
-    """What holds the run's folder once the pods are gone, as a sentence."""
+def run_location(job: Manifest) -> str:
+    """Describe in a sentence where the run's folder is once the pods are gone."""
     storage = _storage(job)
     claim = storage.get("persistentVolumeClaim", {}).get("claimName")
     if "remote" in storage:
@@ -55,64 +55,66 @@ def where_it_lies(job: Manifest) -> str:
 
 
 def head_pod(job: Manifest, pods: Sequence[Manifest]) -> Manifest | None:
-    """The head of the present cluster, else the newest head that there is."""
+    """Return the head of the current cluster, else the newest head; None without one."""
     heads = [pod for pod in pods if role(pod) == "head"]
     cluster = job.get("status", {}).get("rayCluster", {}).get("name")
 
     def preference(pod: Manifest) -> tuple[bool, bool, str]:
         metadata = pod["metadata"]
-        present = metadata["labels"].get(CLUSTER_LABEL) == cluster
-        return present, "deletionTimestamp" not in metadata, metadata["creationTimestamp"]
+        is_current = metadata["labels"].get(CLUSTER_LABEL) == cluster
+        return is_current, "deletionTimestamp" not in metadata, metadata["creationTimestamp"]
 
     return max(heads, key=preference, default=None)
 
 
 def role(pod: Manifest) -> str:
-    """head, worker or warehouse."""
+    """Return the role of a pod: head, worker or warehouse."""
     return str(pod["metadata"].get("labels", {}).get(ROLE_LABEL, ""))
 
 
 def is_ready(pod: Manifest) -> bool:
-    """Whether Kubernetes counts on the pod."""
+    """Return whether the pod's condition Ready is true."""
     return bool(conditions(pod).get("Ready", {}).get("status") == "True")
 
 
 def has_started(pod: Manifest) -> bool:
-    """Whether the Ray container has run, so that there is a log."""
+    """Return whether the Ray container has started, so that it has a log."""
     states = [c.get("state", {}) for c in _ray_containers(pod)]
     return any("running" in state or "terminated" in state for state in states)
 
 
 def state(pod: Manifest) -> str:
-    """What the pod does, or what keeps it from doing it."""
-    found, status = conditions(pod), pod.get("status", {})
+    """Describe the state of the pod, or why it does not run."""
+    by_type, status = conditions(pod), pod.get("status", {})
     if "deletionTimestamp" in pod["metadata"]:
         return "Terminating"
-    if found.get("PodScheduled", {}).get("status") == "False":
-        return f"Pending: {found['PodScheduled'].get('message') or 'not scheduled'}"
+    if by_type.get("PodScheduled", {}).get("status") == "False":
+        return f"Pending: {by_type['PodScheduled'].get('message') or 'not scheduled'}"
     for container in [*_initial_containers(pod), *_ray_containers(pod)]:
-        own = container.get("state", {})
-        if "waiting" in own:
-            return _joined(own["waiting"].get("reason"), own["waiting"].get("message"))
-        if "terminated" in own:
-            ended = own["terminated"]
-            return f"{ended.get('reason') or 'Ended'}, exit code {ended['exitCode']}"
+        container_state = container.get("state", {})
+        if "waiting" in container_state:
+            return _join_parts(
+                container_state["waiting"].get("reason"), container_state["waiting"].get("message")
+            )
+        if "terminated" in container_state:
+            termination = container_state["terminated"]
+            return f"{termination.get('reason') or 'Ended'}, exit code {termination['exitCode']}"
     text = str(status.get("reason") or status.get("phase") or "Pending")
     return text if is_ready(pod) or text != "Running" else "Running, not ready"
 
 
 def restarts(pod: Manifest) -> int:
-    """How often the Ray container was started again in place."""
+    """Return how often the Ray container was restarted in place."""
     return sum(int(c.get("restartCount", 0)) for c in _ray_containers(pod))
 
 
-def seconds_since(time: str | None, now: float) -> float:
-    """Seconds from a time as Kubernetes writes it until `now` (unix); nan without one."""
-    return now - datetime.fromisoformat(time).timestamp() if time else math.nan
+def seconds_since(time: str | None, unix_s: float) -> float:
+    """Return the seconds from a Kubernetes timestamp until `unix_s`; nan without a timestamp."""
+    return unix_s - datetime.fromisoformat(time).timestamp() if time else math.nan
 
 
 def age(seconds: float) -> str:
-    """`41s`, `5m`, `3h`, `12d`, as kubectl; `–` for what is unknown."""
+    """Format an age as kubectl does: `41s`, `5m`, `3h`, `12d`; `–` for nan."""
     if math.isnan(seconds):
         return "–"
     for unit, size in UNITS:
@@ -122,7 +124,7 @@ def age(seconds: float) -> str:
 
 
 def _initial_containers(pod: Manifest) -> list[Manifest]:
-    """Those that come before the Ray container and keep it waiting: KubeRay's has the same image."""
+    """Return the init containers on which the Ray container waits; KubeRay's has the same image."""
     containers = pod.get("status", {}).get("initContainerStatuses") or []
     waiting = [c for c in containers if "waiting" in c.get("state", {})]
     return [c for c in waiting if c["state"]["waiting"].get("reason") != "PodInitializing"]
@@ -138,5 +140,5 @@ def _storage(job: Manifest) -> dict[str, Any]:
     return storage
 
 
-def _joined(*parts: str | None) -> str:
-    return ": ".join(part for part in parts if part)
+def _join_parts(*texts: str | None) -> str:
+    return ": ".join(text for text in texts if text)

@@ -1,4 +1,4 @@
-"""`rljob status NAME`: one job on one page. Pure functions of what was asked of the cluster."""
+"""`rljob status NAME`: one job on one page. Pure functions of a snapshot of the job."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,20 +18,20 @@ from rljob_runtime.cli.cluster.job_facts import (
     seconds_since,
     state,
 )
-from rljob_runtime.cli.cluster.job_table import PHASE_STYLES, UNKNOWN, plain_table, shown
+from rljob_runtime.cli.cluster.job_table import PHASE_STYLES, UNKNOWN, or_unknown, plain_table
 from rljob_runtime.report.display.wording import count, duration, figure, one_line
 
 WIDTH = 100
 SHOWN_EVENTS = 8
 SHOWN_PODS = 12
-"""Pods of one role; of more, those that are ready are counted instead."""
+"""Limit of listed pods per role; with more pods, only those that are not ready are listed."""
 GOOD = {"True": "green", "False": "yellow"}
 BAD_WHEN_TRUE = ("Failed", "Stopping", "Suspended", "FewerReplicas")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What was asked of the cluster. notes: what could not be asked, and why."""
+class JobSnapshot:
+    """A job with its pods and events. notes: what could not be read, and why."""
 
     job: Manifest
     pods: Sequence[Manifest] = ()
@@ -39,23 +39,25 @@ class Seen:
     notes: Sequence[str] = field(default=())
 
 
-def page(seen: Seen, *, now: float, width: int = WIDTH) -> RenderableType:
-    """The whole page. now: unix seconds."""
+def page(snapshot: JobSnapshot, *, unix_s: float, width: int = WIDTH) -> RenderableType:
+    """Return the full page. unix_s: the current time."""
     width = min(width, WIDTH)
     blocks = [
-        _header(seen.job, now, width),
-        _progress(seen.job, width),
-        _numbers(seen.job, now),
-        *_titled("conditions", _conditions(seen.job, now)),
-        *_titled("failures", _failures(seen.job, now)),
-        *_titled("pods", _pods(seen.pods, now)),
-        *_titled("events", _events(seen.events, now)),
+        _header(snapshot.job, unix_s, width),
+        _progress(snapshot.job, width),
+        _figures(snapshot.job, unix_s),
+        *_section("conditions", _conditions(snapshot.job, unix_s)),
+        *_section("failures", _failures(snapshot.job, unix_s)),
+        *_section("pods", _pods(snapshot.pods, unix_s)),
+        *_section("events", _events(snapshot.events, unix_s)),
     ]
-    return Group(*blocks, *(Text(f"note: {one_line(note)}", style="yellow") for note in seen.notes))
+    return Group(
+        *blocks, *(Text(f"note: {one_line(note)}", style="yellow") for note in snapshot.notes)
+    )
 
 
 def status_line(job: Manifest) -> str:
-    """The job in one line, for output that is no terminal."""
+    """Format the job in one line, for output that is no terminal."""
     status = job.get("status", {})
     progress = status.get("progress", {})
     parts = [phase(job)]
@@ -75,14 +77,14 @@ def status_line(job: Manifest) -> str:
     return "  ".join([*parts, f"restarts {status.get('restarts', 0)}"])
 
 
-def _header(job: Manifest, now: float, width: int) -> RenderableType:
-    metadata, status, word = job["metadata"], job.get("status", {}), phase(job)
+def _header(job: Manifest, unix_s: float, width: int) -> RenderableType:
+    metadata, status, job_phase = job["metadata"], job.get("status", {}), phase(job)
     text = Text(metadata["name"], style="bold").append(
         f"  {metadata['namespace']}", style="not bold dim"
     )
     since = status.get("startTime") or metadata["creationTimestamp"]
-    spent = seconds_since(since, now) - max(0.0, _since_end(status, now))
-    right = Text(word, style=PHASE_STYLES.get(word, "bold")).append(
+    spent = seconds_since(since, unix_s) - max(0.0, _since_end(status, unix_s))
+    right = Text(job_phase, style=PHASE_STYLES.get(job_phase, "bold")).append(
         f"  {duration(spent)}", style="dim"
     )
     row = Table.grid(expand=True)
@@ -93,9 +95,9 @@ def _header(job: Manifest, now: float, width: int) -> RenderableType:
     return row
 
 
-def _since_end(status: Manifest, now: float) -> float:
+def _since_end(status: Manifest, unix_s: float) -> float:
     end = status.get("completionTime")
-    return seconds_since(end, now) if end else 0.0
+    return seconds_since(end, unix_s) if end else 0.0
 
 
 def _progress(job: Manifest, width: int) -> RenderableType:
@@ -114,12 +116,12 @@ def _progress(job: Manifest, width: int) -> RenderableType:
     )
 
 
-def _numbers(job: Manifest, now: float) -> RenderableType:
+def _figures(job: Manifest, unix_s: float) -> RenderableType:
     status = job.get("status", {})
     progress, saved = status.get("progress", {}), status.get("lastCheckpoint")
     facts = [
-        ("reward", shown(progress.get("reward"), figure)),
-        ("tokens/s", shown(progress.get("tokensPerSecond"), count)),
+        ("reward", or_unknown(progress.get("reward"), figure)),
+        ("tokens/s", or_unknown(progress.get("tokensPerSecond"), count)),
         ("devices", status.get("devices", UNKNOWN)),
         *([("spare nodes", status["spareNodes"])] if status.get("spareNodes") else []),
         ("attempt", str(status.get("attempt", UNKNOWN))),
@@ -131,34 +133,34 @@ def _numbers(job: Manifest, now: float) -> RenderableType:
     text.rstrip()
     if saved:
         text.append("\ncheckpoint ", style="dim").append(
-            f"step {saved['step']}, {age(seconds_since(saved['time'], now))} ago, {saved['path']}"
+            f"step {saved['step']}, {age(seconds_since(saved['time'], unix_s))} ago, {saved['path']}"
         )
     return text
 
 
-def _conditions(job: Manifest, now: float) -> Table | None:
+def _conditions(job: Manifest, unix_s: float) -> Table | None:
     table = plain_table()
     for name in ("type", "status", "reason", "age"):
         table.add_column(name, no_wrap=True)
     table.add_column("message", overflow="fold")
-    for found in job.get("status", {}).get("conditions") or []:
-        holds = found["status"]
+    for condition in job.get("status", {}).get("conditions") or []:
+        holds = condition["status"]
         good = (
             {"True": "False", "False": "True"}.get(holds, "")
-            if found["type"] in BAD_WHEN_TRUE
+            if condition["type"] in BAD_WHEN_TRUE
             else holds
         )
         table.add_row(
-            found["type"],
+            condition["type"],
             Text(holds, style=GOOD.get(good, "")),
-            found.get("reason", ""),
-            age(seconds_since(found.get("lastTransitionTime"), now)),
-            _lines(found.get("message", "")),
+            condition.get("reason", ""),
+            age(seconds_since(condition.get("lastTransitionTime"), unix_s)),
+            _message_text(condition.get("message", "")),
         )
     return table if table.row_count else None
 
 
-def _failures(job: Manifest, now: float) -> Table | None:
+def _failures(job: Manifest, unix_s: float) -> Table | None:
     table = plain_table()
     for name in ("attempt", "reason", "exit", "node", "age"):
         table.add_column(name, no_wrap=True)
@@ -172,13 +174,13 @@ def _failures(job: Manifest, now: float) -> Table | None:
             Text(failure["reason"], style="red"),
             str(failure.get("exitCode", UNKNOWN)),
             failure.get("node", UNKNOWN),
-            age(seconds_since(failure["time"], now)),
-            _lines(message) if last else Text(one_line(message.strip().rpartition("\n")[2])),
+            age(seconds_since(failure["time"], unix_s)),
+            _message_text(message) if last else Text(one_line(message.strip().rpartition("\n")[2])),
         )
     return table if table.row_count else None
 
 
-def _pods(pods: Sequence[Manifest], now: float) -> Table | None:
+def _pods(pods: Sequence[Manifest], unix_s: float) -> Table | None:
     table = plain_table()
     table.add_column("role", no_wrap=True)
     table.add_column("pod", overflow="fold")
@@ -187,26 +189,32 @@ def _pods(pods: Sequence[Manifest], now: float) -> Table | None:
     table.add_column("restarts", justify="right")
     table.add_column("age", justify="right")
     for name in dict.fromkeys((*ROLES, *sorted({role(pod) for pod in pods}))):
-        own = sorted((p for p in pods if role(p) == name), key=lambda p: str(p["metadata"]["name"]))
-        many = len(own) > SHOWN_PODS
-        listed = [pod for pod in own if not is_ready(pod)][:SHOWN_PODS] if many else own
+        role_pods = sorted(
+            (p for p in pods if role(p) == name), key=lambda p: str(p["metadata"]["name"])
+        )
+        is_summarized = len(role_pods) > SHOWN_PODS
+        listed = (
+            [pod for pod in role_pods if not is_ready(pod)][:SHOWN_PODS]
+            if is_summarized
+            else role_pods
+        )
         for pod in listed:
-            word = one_line(state(pod))
+            pod_state = one_line(state(pod))
             table.add_row(
                 name,
                 pod["metadata"]["name"],
-                Text(word, style="" if is_ready(pod) else "yellow"),
+                Text(pod_state, style="" if is_ready(pod) else "yellow"),
                 pod.get("spec", {}).get("nodeName", UNKNOWN),
                 str(restarts(pod)),
-                age(seconds_since(pod["metadata"]["creationTimestamp"], now)),
+                age(seconds_since(pod["metadata"]["creationTimestamp"], unix_s)),
             )
-        if many:
-            ready = sum(map(is_ready, own))
-            table.add_row(name, f"{len(own)} pods", f"{ready} of them ready", "", "", "")
+        if is_summarized:
+            ready = sum(map(is_ready, role_pods))
+            table.add_row(name, f"{len(role_pods)} pods", f"{ready} of them ready", "", "", "")
     return table if table.row_count else None
 
 
-def _events(events: Sequence[Manifest], now: float) -> Table | None:
+def _events(events: Sequence[Manifest], unix_s: float) -> Table | None:
     table = plain_table()
     for name in ("age", "reason"):
         table.add_column(name, no_wrap=True)
@@ -214,9 +222,9 @@ def _events(events: Sequence[Manifest], now: float) -> Table | None:
     for event in sorted(events, key=_event_time)[-SHOWN_EVENTS:]:
         times = f" (×{event['count']})" if (event.get("count") or 1) > 1 else ""
         table.add_row(
-            age(seconds_since(_event_time(event) or None, now)),
+            age(seconds_since(_event_time(event) or None, unix_s)),
             Text(event.get("reason", ""), style="yellow" if event.get("type") == "Warning" else ""),
-            _lines(event.get("message", "")).append(times, style="dim"),
+            _message_text(event.get("message", "")).append(times, style="dim"),
         )
     return table if table.row_count else None
 
@@ -229,10 +237,10 @@ def _event_time(event: Manifest) -> str:
     )
 
 
-def _lines(text: str) -> Text:
-    """A message of several lines without what would move the terminal's cursor."""
+def _message_text(text: str) -> Text:
+    """Return a message of several lines without control characters that move the terminal's cursor."""
     return Text("\n".join(one_line(line) for line in text.strip().splitlines()))
 
 
-def _titled(title: str, table: Table | None) -> list[RenderableType]:
+def _section(title: str, table: Table | None) -> list[RenderableType]:
     return [] if table is None else [Text(""), Text(title, style="bold"), table]

@@ -1,4 +1,4 @@
-"""`rljob status` without a name: a namespace's jobs, a line each, as `kubectl get rljobs` shows them."""
+"""`rljob status` without a name: a namespace's jobs, one per line, as `kubectl get rljobs` prints them."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,36 +23,36 @@ PHASE_STYLES = {
 UNKNOWN = "–"
 
 
-def jobs_table(jobs: Sequence[Manifest], *, now: float) -> Table:
-    """The table. now: unix seconds."""
+def jobs_table(jobs: Sequence[Manifest], *, unix_s: float) -> Table:
+    """Return the table of jobs. unix_s: the current time."""
     table = plain_table()
     table.add_column("name", no_wrap=True)
     table.add_column("phase", no_wrap=True)
     for name in ("step", "reward", "tokens/s", "devices", "restarts", "age"):
         table.add_column(name, justify="right", no_wrap=True)
     for job in sorted(jobs, key=lambda job: str(job["metadata"]["name"])):
-        status, word = job.get("status", {}), phase(job)
+        status, job_phase = job.get("status", {}), phase(job)
         progress = status.get("progress", {})
         table.add_row(
             job["metadata"]["name"],
-            Text(word, style=PHASE_STYLES.get(word, "")),
+            Text(job_phase, style=PHASE_STYLES.get(job_phase, "")),
             f"{progress['step']}/{progress['totalSteps']}" if progress else UNKNOWN,
-            shown(progress.get("reward"), figure),
-            shown(progress.get("tokensPerSecond"), count),
+            or_unknown(progress.get("reward"), figure),
+            or_unknown(progress.get("tokensPerSecond"), count),
             status.get("devices", UNKNOWN),
             str(status.get("restarts", 0)),
-            age(seconds_since(job["metadata"]["creationTimestamp"], now)),
+            age(seconds_since(job["metadata"]["creationTimestamp"], unix_s)),
         )
     return table
 
 
 def plain_table() -> Table:
-    """A table with a quiet head and no frame."""
+    """Return a table with a dim header and no frame."""
     return Table(
         box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="dim", show_edge=False
     )
 
 
-def shown(value: float | None, text_of: Callable[[float], str]) -> str:
-    """The number as text; `–` where there is none."""
+def or_unknown(value: float | None, text_of: Callable[[float], str]) -> str:
+    """Format the number; `–` for None."""
     return UNKNOWN if value is None else text_of(value)

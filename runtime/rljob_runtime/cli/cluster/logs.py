@@ -1,4 +1,4 @@
-"""`rljob logs`: what a job's driver prints, from its head pod or from the file that an attempt left."""
+"""`rljob logs`: the output of a job's driver, from its head pod or from the log file of an attempt."""
 
 import contextlib
 import time
@@ -14,21 +14,21 @@ from rljob_runtime.cli.cluster.job_facts import (
     head_pod,
     phase,
     run_folder,
+    run_location,
     state,
-    where_it_lies,
 )
 from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
 
 QUIET_SECONDS = 10.0
-"""A followed log that is silent for so long: is there still somebody who could say something?"""
+"""After this time without a line of a followed log, the job and its head are read again."""
 PAUSE_SECONDS = 2.0
 PATIENCE_SECONDS = 120.0
 OVERLAP_SECONDS = 5
-"""Asked for again when a broken log is taken up: clocks differ. Lines that were shown are dropped."""
+"""Read again when a broken log is resumed, as clocks differ. Lines that were shown are dropped."""
 
 
-class Source(Protocol):
-    """`Calls`, as far as logs are read."""
+class LogSource(Protocol):
+    """The subset of `Calls` that reads logs."""
 
     def job(self, name: str) -> Manifest: ...
     def pods(self, uid: str) -> Sequence[Manifest]: ...
@@ -37,8 +37,8 @@ class Source(Protocol):
     ) -> Iterator[str]: ...
 
 
-def read_log(calls: Source, job: Manifest, *, tail: int | None) -> Iterator[str]:
-    """The lines that the head's pod holds. Raises ClusterError without a pod that has begun."""
+def read_log(calls: LogSource, job: Manifest, *, tail: int | None) -> Iterator[str]:
+    """Yield the lines of the head's log. Raises ClusterError without a started pod."""
     head = head_of(job, calls.pods(job["metadata"]["uid"]))
     if not has_started(head):
         raise ClusterError(
@@ -46,104 +46,108 @@ def read_log(calls: Source, job: Manifest, *, tail: int | None) -> Iterator[str]
         )
     lines = calls.log(head["metadata"]["name"], quiet_seconds=None, tail=tail, since_seconds=None)
     for line in lines:
-        yield _timed(line)[1]
+        yield _split_timestamp(line)[1]
 
 
 def follow_log(
-    calls: Source,
+    calls: LogSource,
     name: str,
     *,
     tail: int | None,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.time,
 ) -> Iterator[str]:
-    """Lines as they come, over restarts of the job, until the job has ended.
+    """Yield lines as they arrive, over restarts of the job, until the job has ended.
 
-    tell: takes what is waited for. clock: unix seconds. Raises ClusterError once the job is deleted.
+    report: receives what is awaited. clock: unix seconds. Raises ClusterError once the job is deleted.
     """
     follower = _Follower(calls, name, clock)
-    told, heard = "", clock()
+    last_report, last_answer_s = "", clock()
     while True:
         try:
             job = calls.job(name)
-            over = ending(job) is not None
+            is_over = ending(job) is not None
             head = head_pod(job, calls.pods(job["metadata"]["uid"]))
             if head is not None and has_started(head):
-                told = ""
-                with contextlib.suppress(NotThere):  # the pod went just now
-                    yield from follower.lines(head, tail=tail, follow=not over)
+                last_report = ""
+                with contextlib.suppress(NotThere):  # the pod was just deleted
+                    yield from follower.lines(head, tail=tail, follow=not is_over)
                 tail = None
-            elif not over and (waiting := _waiting(job, head)) != told:
-                tell(waiting)
-                told = waiting
-            heard = clock()
+            elif not is_over and (waiting := _waiting_text(job, head)) != last_report:
+                report(waiting)
+                last_report = waiting
+            last_answer_s = clock()
         except NoAnswer:
-            if clock() - heard >= PATIENCE_SECONDS:
+            if clock() - last_answer_s >= PATIENCE_SECONDS:
                 raise
-            over = False
-        if over:
+            is_over = False
+        if is_over:
             return
         sleep(PAUSE_SECONDS)
 
 
 class _Follower:
-    """Remembers which pod's log was shown, and how far."""
+    """Stores which pod's log was shown, and up to which line."""
 
-    def __init__(self, calls: Source, name: str, clock: Callable[[], float]) -> None:
+    def __init__(self, calls: LogSource, name: str, clock: Callable[[], float]) -> None:
         self._calls, self._name, self._clock = calls, name, clock
         self._pod = ""
         self._last: datetime | None = None
 
     def lines(self, head: Manifest, *, tail: int | None, follow: bool) -> Iterator[str]:
-        """Lines of the head's log that were not shown, without their times."""
+        """Yield lines of the head's log that were not shown, without their times."""
         pod = head["metadata"]["name"]
         if pod != self._pod:
             self._pod, self._last = pod, None
-        since, shown = None, self._last
-        if shown is not None:
-            since, tail = max(0, int(self._clock() - shown.timestamp())) + OVERLAP_SECONDS, None
+        since, last_shown = None, self._last
+        if last_shown is not None:
+            since, tail = (
+                max(0, int(self._clock() - last_shown.timestamp())) + OVERLAP_SECONDS,
+                None,
+            )
         for line in self._calls.log(
             pod, quiet_seconds=QUIET_SECONDS if follow else None, tail=tail, since_seconds=since
         ):
-            when, text = _timed(line)
-            if when is not None:
-                if shown is not None and when <= shown:
+            timestamp, text = _split_timestamp(line)
+            if timestamp is not None:
+                if last_shown is not None and timestamp <= last_shown:
                     continue
-                self._last = when
+                self._last = timestamp
             yield text
 
 
 def log_of_attempt(
     job: Manifest, attempt: int, *, tail: int | None, read: Callable[[str], bytes]
 ) -> list[str]:
-    """The lines of an earlier attempt, from the run's folder. read: a file of the head, by path."""
+    """Return the lines of an earlier attempt, from the run's folder. read: reads a file of the head by
+    path."""
     text = read(f"{run_folder(job)}/{driver_log(attempt)}").decode(errors="replace")
     lines = text.splitlines()
     return lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
 
 
 def head_of(job: Manifest, pods: Sequence[Manifest]) -> Manifest:
-    """The head's pod. Raises ClusterError with where else to look."""
+    """Return the head's pod. Raises ClusterError that names where else to look."""
     head = head_pod(job, pods)
     if head is not None:
         return head
     name = job["metadata"]["name"]
     if job.get("status", {}).get("attempt") is None:
         raise ClusterError(f"{name} has not begun ({phase(job)}); rljob status {name} tells why")
-    raise ClusterError(f"{name} has no head pod ({phase(job)}); {where_it_lies(job)}")
+    raise ClusterError(f"{name} has no head pod ({phase(job)}); {run_location(job)}")
 
 
-def _timed(line: str) -> tuple[datetime | None, str]:
-    """A line's time and text; no time where the node speaks itself, of a log that it lost."""
-    when, _, text = line.partition(" ")
+def _split_timestamp(line: str) -> tuple[datetime | None, str]:
+    """Split a line into time and text; without a time where the node reports a lost log."""
+    timestamp, _, text = line.partition(" ")
     try:
-        return datetime.fromisoformat(when), text
+        return datetime.fromisoformat(timestamp), text
     except ValueError:
         return None, line
 
 
-def _waiting(job: Manifest, head: Manifest | None) -> str:
+def _waiting_text(job: Manifest, head: Manifest | None) -> str:
     if head is None:
         return f"waiting for the head's pod ({phase(job)})"
     return f"waiting for {head['metadata']['name']}: {state(head)}"

@@ -1,4 +1,4 @@
-"""What the API server's refusals mean to whoever typed the command. Pure."""
+"""Map refusals of the API server to errors for the user of a command. Pure."""
 
 import json
 import re
@@ -9,13 +9,13 @@ from rljob_runtime.report.display.wording import one_line
 
 MESSAGE_CHARACTERS = 500
 HANDSHAKE = re.compile(r"Handshake status (\d+) .*-\+-\+- (.*)", re.DOTALL)
-"""A refused exec, as the websocket client words it: status, headers, body."""
+"""A refused exec in the message of the websocket client: status, headers, body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """One call. resource: as in a role, e.g. pods/exec. namespace: "" of the whole cluster. where: context
-    and address."""
+class ApiRequest:
+    """One call. resource: as in a role, e.g. pods/exec. namespace: "" for cluster-scoped calls. where:
+    context and address."""
 
     verb: str
     resource: str
@@ -24,55 +24,55 @@ class Asked:
     where: str
 
     @property
-    def what(self) -> str:
-        """`pods/log job-0-head in namespace research`."""
-        return f"{self.resource} {self.name}".strip() + self.place
+    def object_text(self) -> str:
+        """Return the object of the call, such as `pods/log job-0-head in namespace research`."""
+        return f"{self.resource} {self.name}".strip() + self.namespace_text
 
     @property
-    def place(self) -> str:
-        """` in namespace research`; nothing for the whole cluster."""
+    def namespace_text(self) -> str:
+        """Return ` in namespace research`, "" for cluster-scoped calls."""
         return f" in namespace {self.namespace}" if self.namespace else ""
 
 
-def refusal(asked: Asked, code: int, body: str) -> ClusterError:
-    """The error for an answer of this status. code: 0 where there was none."""
+def refusal(request: ApiRequest, code: int, body: str) -> ClusterError:
+    """Return the error for an answer with this status code. code: 0 without an answer."""
     if code == 0 and (handshake := HANDSHAKE.search(body)):
         code, body = int(handshake[1]), handshake[2]
-    message, is_status = _said(body)
+    message, is_status = _parse_body(body)
     if code == 401:
         return ClusterError(
-            f"the API server does not know you ({asked.where}); log in again or use another --context"
+            f"the API server does not know you ({request.where}); log in again or use another --context"
         )
     if code == 403:
         forbidden = message if "forbidden" in message else f"forbidden: {message}"
         return ClusterError(
-            f"{forbidden}; ask for a role that may {asked.verb} {asked.resource}{asked.place}"
+            f"{forbidden}; ask for a role that may {request.verb} {request.resource}{request.namespace_text}"
         )
-    if code == 404 and not is_status and "rljobs" in asked.resource:
+    if code == 404 and not is_status and "rljobs" in request.resource:
         return ClusterError(
-            f"the cluster knows no RLJobs ({asked.where}): its CustomResourceDefinition is not "
+            f"the cluster knows no RLJobs ({request.where}): its CustomResourceDefinition is not "
             "installed; install the operator's chart, or use another --context"
         )
     if code == 404:
-        return NotThere(f"{asked.what} does not exist ({asked.where})")
+        return NotThere(f"{request.object_text} does not exist ({request.where})")
     if code in (0, 410, 429) or code >= 500:
         return NoAnswer(
-            f"{asked.where} cannot {asked.verb} {asked.what} now: {code or ''} {message}"
+            f"{request.where} cannot {request.verb} {request.object_text} now: {code or ''} {message}"
         )
-    return ClusterError(f"{asked.verb} {asked.what}: {code} {message}")
+    return ClusterError(f"{request.verb} {request.object_text}: {code} {message}")
 
 
-def no_answer(asked: Asked, error: Exception) -> NoAnswer:
-    """The error for a call that was not answered."""
-    cause = getattr(error, "reason", None) or error  # urllib3 wraps what the socket said
+def no_answer(request: ApiRequest, error: Exception) -> NoAnswer:
+    """Return the error for a call that was not answered."""
+    cause = getattr(error, "reason", None) or error  # urllib3 wraps the error of the socket
     return NoAnswer(
-        f"no answer from the API server ({asked.where}): {type(cause).__name__}: "
+        f"no answer from the API server ({request.where}): {type(cause).__name__}: "
         f"{one_line(str(cause))[:MESSAGE_CHARACTERS]}; is the cluster running, and reachable from here?"
     )
 
 
-def _said(body: str) -> tuple[str, bool]:
-    """(message, whether the body is a Kubernetes Status)."""
+def _parse_body(body: str) -> tuple[str, bool]:
+    """Return (message, whether the body is a Kubernetes Status)."""
     try:
         status = json.loads(body)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Follow one job: its manifest at every change until it has ended, over watches that break off.
+"""Follow one job: yield its manifest at every change until it has ended, across interrupted watches.
 
-The API server ends each watch after a minute and forgets old versions (410); then the next watch goes
-on, or the job is read anew. A server that is away is waited for, up to a limit.
+The API server ends each watch after a minute and drops old versions (410). Then the next watch continues, or
+the job is read anew. An unreachable server is retried up to a limit.
 """
 
 import time
@@ -12,28 +12,28 @@ from rljob_runtime.cli.cluster.job_facts import Manifest, ending
 from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
 
 PATIENCE_SECONDS = 120.0
-"""How long a server that does not answer is asked again."""
+"""How long a server that does not answer is retried."""
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 1.0, 10.0
 GONE = 410
 
 
-class Watched(Protocol):
-    """`Calls`, as far as one job is followed."""
+class WatchSource(Protocol):
+    """The subset of `Calls` that follows one job."""
 
     def job(self, name: str) -> Manifest: ...
     def watch(self, name: str, resource_version: str) -> Iterator[Manifest]: ...
 
 
 def follow(
-    calls: Watched,
+    calls: WatchSource,
     job: Manifest,
     *,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Manifest]:
-    """The job as given, then at each change; the last one has ended.
+    """Yield the given job, then its manifest at each change, up to the one that has ended.
 
-    Raises ClusterError once it is deleted, refused, or not to be seen for PATIENCE_SECONDS.
+    Raises ClusterError once it is deleted, access is refused, or the server is away for PATIENCE_SECONDS.
     """
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     version: str | None = job["metadata"]["resourceVersion"]
@@ -42,29 +42,32 @@ def follow(
     yield job
     while ending(job) is None:
         try:
-            reading = version is None
+            reads_anew = version is None
             changes = calls.watch(name, version) if version else _read_anew(calls, name)
-            version = None  # until a change tells of one
+            version = None  # until a change carries one
             for change in changes:
                 silent_since, pause = None, FIRST_PAUSE_SECONDS
-                seen = change.get("object", {})
+                manifest = change.get("object", {})
                 if change["type"] == "ERROR":
-                    if seen.get("code") != GONE:
-                        raise ClusterError(f"the watch of {name} was ended: {seen.get('message')}")
+                    if manifest.get("code") != GONE:
+                        raise ClusterError(
+                            f"the watch of {name} was ended: {manifest.get('message')}"
+                        )
                     version = None
                     break
-                version = seen["metadata"]["resourceVersion"]
+                version = manifest["metadata"]["resourceVersion"]
                 if change["type"] == "BOOKMARK":
                     continue
-                if change["type"] == "DELETED" or seen["metadata"]["uid"] != uid:
+                if change["type"] == "DELETED" or manifest["metadata"]["uid"] != uid:
                     raise NotThere(f"{name} was deleted")
-                if seen != job:
-                    job = seen
+                if manifest != job:
+                    job = manifest
                     yield job
                 if ending(job) is not None:
                     return
-            if not reading and version is None:
-                sleep(FIRST_PAUSE_SECONDS)  # a watch that brought nothing may end at once, for ever
+            if not reads_anew and version is None:
+                # Else a watch without changes that ends immediately would loop without a pause.
+                sleep(FIRST_PAUSE_SECONDS)
         except NoAnswer:
             silent_since = clock() if silent_since is None else silent_since
             if clock() - silent_since >= PATIENCE_SECONDS:
@@ -73,7 +76,7 @@ def follow(
             pause = min(2 * pause, LAST_PAUSE_SECONDS)
 
 
-def _read_anew(calls: Watched, name: str) -> Iterator[Manifest]:
+def _read_anew(calls: WatchSource, name: str) -> Iterator[Manifest]:
     try:
         yield {"type": "MODIFIED", "object": calls.job(name)}
     except NotThere:

@@ -1,6 +1,6 @@
-"""A job on a cluster as a run that is watched: its events come, piece by piece, through shells in its head.
+"""A job on a cluster as a watched run: its events are read in chunks through shells in its head.
 
-A shell needs what `rljob report NAME` needs, and not the job's token. Used by `rljob watch`.
+A shell needs the rights of `rljob report NAME`, and not the job's token. Used by `rljob watch`.
 """
 
 import re
@@ -18,8 +18,8 @@ from rljob_runtime.cli.cluster.job_facts import (
     head_pod,
     phase,
     run_folder,
+    run_location,
     state,
-    where_it_lies,
 )
 from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
 from rljob_runtime.report.watch.follow import PIECE_BYTES, Follower, News, Read, TailChunk
@@ -27,7 +27,7 @@ from rljob_runtime.report.watch.runs import RunActivity, RunStatus
 
 PAUSE_SECONDS = 3.0
 PATIENCE_SECONDS = 120.0
-"""How long an API server that does not answer is asked again."""
+"""How long an API server that does not answer is retried."""
 TAIL = (
     f'test -f "$1" || exit {MISSING_CODE}; stat -c "%d:%i %s" "$1"; '
     f'tail -c "+$(($2 + 1))" "$1" | head -c {PIECE_BYTES}'
@@ -35,7 +35,8 @@ TAIL = (
 
 
 class ClusterRun:
-    """Raises ClusterError where the job is not there, or the API server is silent for PATIENCE_SECONDS."""
+    """The run of a job. Raises ClusterError without the job, or if the API server is away for
+    PATIENCE_SECONDS."""
 
     pause_seconds = PAUSE_SECONDS
 
@@ -45,7 +46,7 @@ class ClusterRun:
         self.label = f"{name} in namespace {calls.namespace}"
         self._calls, self._name, self._clock = calls, name, clock
         self._follower = Follower(self.reader(EVENTS))
-        self._heard = clock()
+        self._last_answer_s = clock()
         self._job: Manifest = find_job(calls, name)
         self._head: Manifest | None = None
         self._silence = ""
@@ -53,17 +54,17 @@ class ClusterRun:
 
     def news(self) -> News:
         try:
-            self._look()
+            self._refresh()
             news = self._follower.news()
         except NoAnswer as error:
-            if self._clock() - self._heard > PATIENCE_SECONDS:
+            if self._clock() - self._last_answer_s > PATIENCE_SECONDS:
                 raise
             self._silence = str(error)
             return News(events=[])
-        self._silence, self._heard = "", self._clock()
+        self._silence, self._last_answer_s = "", self._clock()
         return news
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         uid = self._job["metadata"]["uid"]
         self._job = find_job(self._calls, self._name)
         if self._job["metadata"]["uid"] != uid:
@@ -90,7 +91,7 @@ class ClusterRun:
         if pulse.finished is not None:
             return RunStatus(over=True)
         end = ending(self._job)
-        text = f"the job has ended ({end}); {where_it_lies(self._job)}"
+        text = f"the job has ended ({end}); {run_location(self._job)}"
         return RunStatus(over=True, text=text, code=0 if end == "Succeeded" else 1)
 
     def spec(self) -> str:
@@ -100,7 +101,7 @@ class ClusterRun:
             try:
                 content = read_remote_file(self._calls, pod, path, limit_bytes=LIMIT_BYTES)
                 self._spec = content.decode(errors="replace")
-            except ClusterError:  # it comes with the run, or the page goes without
+            except ClusterError:  # the driver may not have written it yet; the page does without
                 return ""
         return self._spec
 
@@ -116,16 +117,16 @@ class ClusterRun:
         pod, path = self._head["metadata"]["name"], f"{run_folder(self._job)}/{name}"
         command = ["sh", "-c", TAIL, "sh", path, str(offset)]
         try:
-            code, output, complaint = run_remotely(self._calls, pod, command, what=path)
-        except NotThere:  # the pod went just now
+            code, output, stderr = run_remotely(self._calls, pod, command, label=path)
+        except NotThere:  # the pod was just deleted
             return None
         if code == MISSING_CODE:
             return None
         if code != 0:
-            raise NoAnswer(f"{path} of pod {pod} could not be read: {complaint}")
+            raise NoAnswer(f"{path} of pod {pod} could not be read: {stderr}")
         facts, _, data = output.partition(b"\n")
-        found = re.fullmatch(rb"([0-9]{1,20}:[0-9]{1,20}) ([0-9]{1,20})", facts)
-        if found is None:
+        match = re.fullmatch(rb"([0-9]{1,20}:[0-9]{1,20}) ([0-9]{1,20})", facts)
+        if match is None:
             raise ClusterError(f"{path} of pod {pod} could not be read: it is {facts[:40]!r}")
-        identity, size = found.groups()
+        identity, size = match.groups()
         return TailChunk(identity=f"{pod}:{identity.decode()}", size=int(size), data=data)

@@ -1,4 +1,4 @@
-"""What is known of a cluster: manifests as the API server gave them, or why they were not to be seen."""
+"""Facts about a cluster: manifests as the API server returned them, or why they are unavailable."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
-    """In place of a fact that could not be looked at. why: as the API server or the connection says."""
+class Unavailable:
+    """Replaces a fact that could not be read. why: the error of the API server or the connection."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """One thing that a user may do in the namespace. resource: as in a role, e.g. pods/exec."""
+    """One action that a role permits in the namespace. resource: as in a role, e.g. pods/exec."""
 
     verb: str
     resource: str
@@ -28,8 +28,8 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A Secret or ConfigMap of the namespace. resource: secrets or configmaps. field: that names it. pulls:
-    whether images are pulled with it."""
+    """A Secret or ConfigMap of the namespace. resource: secrets or configmaps. field: the field that names
+    it. pulls: whether images are pulled with it."""
 
     resource: str
     name: str
@@ -41,48 +41,48 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
-    """What Kueue has under the names of a job. served: its API. local_queues: of the namespace.
-    cluster_queue: of the job's LocalQueue. priority_class: "" where the job names none."""
+class KueueFacts:
+    """Kueue's objects that a job refers to. served: whether its API is served. local_queues: of the
+    namespace. cluster_queue: that of the job's LocalQueue. priority_class: "" where the job names none."""
 
-    served: bool | Unseen
-    local_queues: tuple[Manifest, ...] | Unseen
-    cluster_queue: Manifest | Unseen | None
-    priority_class: Manifest | Unseen | Literal[""] | None
+    served: bool | Unavailable
+    local_queues: tuple[Manifest, ...] | Unavailable
+    cluster_queue: Manifest | Unavailable | None
+    priority_class: Manifest | Unavailable | Literal[""] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """A cluster, asked once. An empty tuple or None: looked, and not there.
+    """A snapshot of a cluster. An empty tuple or None means that the object does not exist.
 
-    where: context and address. version: of the API server. rljob_versions, ray_versions: of their API
-    groups that are served. rljob_crd, ray_crd: their CustomResourceDefinitions. operators, kuberays:
-    Deployments. pods: of all namespaces, that have not ended; own_pods: of the namespace alone, as are
-    claims. references: what the job and the operator name; a Secret's type, "" of a ConfigMap, None where
-    there is none. queue: of a job that waits in one of Kueue's, None of others. verdict: what the API
-    server says against the job in a dry run; "" where it takes it.
+    where: context and address. version: of the API server. rljob_versions, ray_versions: served versions of
+    their API groups. rljob_crd, ray_crd: their CustomResourceDefinitions. operators, kuberays: Deployments.
+    pods: of all namespaces, those that have not ended; namespace_pods: those of the namespace, as are claims.
+    references: objects that the job and the operator name; a Secret's type, "" for a ConfigMap, None for one
+    that does not exist. queue: of a job that waits in a queue of Kueue, otherwise None. verdict: why the API
+    server rejects the job in a dry run; "" where it accepts it.
     """
 
     where: str
     namespace: str
-    version: str | Unseen
-    rljob_versions: tuple[str, ...] | Unseen
-    ray_versions: tuple[str, ...] | Unseen
-    rljob_crd: Manifest | Unseen | None
-    ray_crd: Manifest | Unseen | None
-    operators: tuple[Manifest, ...] | Unseen
-    kuberays: tuple[Manifest, ...] | Unseen
-    nodes: tuple[Manifest, ...] | Unseen
-    pods: tuple[Manifest, ...] | Unseen
-    own_pods: tuple[Manifest, ...] | Unseen
-    storage_classes: tuple[Manifest, ...] | Unseen
-    claims: tuple[Manifest, ...] | Unseen
-    references: Mapping[Reference, str | Unseen | None]
-    rights: Mapping[Right, bool] | Unseen
-    queue: Queue | None = None
-    verdict: str | Unseen
+    version: str | Unavailable
+    rljob_versions: tuple[str, ...] | Unavailable
+    ray_versions: tuple[str, ...] | Unavailable
+    rljob_crd: Manifest | Unavailable | None
+    ray_crd: Manifest | Unavailable | None
+    operators: tuple[Manifest, ...] | Unavailable
+    kuberays: tuple[Manifest, ...] | Unavailable
+    nodes: tuple[Manifest, ...] | Unavailable
+    pods: tuple[Manifest, ...] | Unavailable
+    namespace_pods: tuple[Manifest, ...] | Unavailable
+    storage_classes: tuple[Manifest, ...] | Unavailable
+    claims: tuple[Manifest, ...] | Unavailable
+    references: Mapping[Reference, str | Unavailable | None]
+    rights: Mapping[Right, bool] | Unavailable
+    queue: KueueFacts | None = None
+    verdict: str | Unavailable
 
 
 def name_of(manifest: Manifest) -> str:
-    """An object's name."""
+    """Return the name of an object."""
     return str(manifest["metadata"]["name"])

@@ -1,5 +1,5 @@
-"""The command `rljob doctor`. Started by `main`, whose `--help` must stay quick: everything but typer is
-imported inside."""
+"""The command `rljob doctor`. Called by `main`, whose `--help` must stay fast: functions import everything
+but typer."""
 
 import json
 import secrets
@@ -12,10 +12,10 @@ from rljob_api.spec.exit_codes import ExitCode
 from rljob_runtime.cli.cluster.cluster_commands import (
     Context,
     Namespace,
-    asked_cluster,
     console_of,
+    open_cluster,
 )
-from rljob_runtime.cli.output import say
+from rljob_runtime.cli.output import print_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,54 +87,66 @@ def doctor(
     job, manifest = _read(file) if file is not None else (None, None)
     if job is not None and namespace is None:
         namespace = job.metadata.namespace
-    with asked_cluster(namespace, context) as calls:
+    with open_cluster(namespace, context) as calls:
         from rljob_runtime.cli.doctor.diagnosis import diagnose
         from rljob_runtime.cli.doctor.probe.plan import Options
 
-        asked = Options(
+        probe_options = Options(
             token=secrets.token_hex(3), seconds=deadline or 180.0, nodes=nodes, image=image
         )
-        findings = diagnose(calls, job, manifest, asked if probe else None)
-    _tell(findings, as_json)
+        findings = diagnose(calls, job, manifest, probe_options if probe else None)
+    _print_findings(findings, as_json)
 
 
-def _refuse_unused(given: "Mapping[str, object]", needed: str, there: bool) -> None:
-    for option, value in given.items():
-        if value is not None and not there:
-            say(f"{option} has no use without {needed}; add {needed} or leave it out")
+def _refuse_unused(options: "Mapping[str, object]", required_option: str, is_enabled: bool) -> None:
+    for option, value in options.items():
+        if value is not None and not is_enabled:
+            print_stderr(
+                f"{option} has no use without {required_option}; add {required_option} or leave it out"
+            )
             raise typer.Exit(ExitCode.INVALID)
 
 
 def _bring_up(
-    file: Path | None, accelerator: str | None, asked: list[str], out: Path | None, as_json: bool
+    file: Path | None,
+    accelerator: str | None,
+    check_names: list[str],
+    out: Path | None,
+    as_json: bool,
 ) -> NoReturn:
-    """Of this machine. file: a job, whose type of device is tried, and beside which the record is kept."""
+    """Run the bring-up of this machine. file: a job that names the device type; the record is written beside
+    it."""
     from rljob_api.topology.pod_names import BRING_UP_FILE
     from rljob_runtime.cli.bring_up.bring_up_command import run_bring_up
-    from rljob_runtime.cli.output import errors_end_it
+    from rljob_runtime.cli.output import exit_on_error
 
     folder = Path()
     if file is not None:
         folder, (job, _) = file.parent, _read(file)
         accelerator = accelerator or job.spec.accelerator.type
-    with errors_end_it():
+    with exit_on_error():
         code = run_bring_up(
-            accelerator=accelerator, asked=asked, out=out or folder / BRING_UP_FILE, as_json=as_json
+            accelerator=accelerator,
+            check_names=check_names,
+            out=out or folder / BRING_UP_FILE,
+            as_json=as_json,
         )
     raise typer.Exit(code)
 
 
 def _examine(folder: Path, as_json: bool) -> NoReturn:
-    """Of a run's folder, or of one checkpoint."""
+    """Check the files of a run's folder or of one checkpoint."""
     from rljob_runtime.cli.doctor.run_folder import examine_run, is_run
 
     if not is_run(folder):
-        say(f"{folder} holds no run and is no checkpoint; name a run's folder, or an RLJob's file")
+        print_stderr(
+            f"{folder} holds no run and is no checkpoint; name a run's folder, or an RLJob's file"
+        )
         raise typer.Exit(ExitCode.INVALID)
-    _tell(examine_run(folder), as_json)
+    _print_findings(examine_run(folder), as_json)
 
 
-def _tell(findings: "Sequence[Finding]", as_json: bool) -> NoReturn:
+def _print_findings(findings: "Sequence[Finding]", as_json: bool) -> NoReturn:
     from rljob_runtime.cli.doctor.findings_text import any_fails, page
     from rljob_runtime.cli.doctor.findings_text import as_json as json_of
 
@@ -146,7 +158,7 @@ def _tell(findings: "Sequence[Finding]", as_json: bool) -> NoReturn:
 
 
 def _read(file: Path) -> "tuple[RLJob, dict[str, Any]]":
-    """The job, and its manifest as it is written."""
+    """Return the job and its manifest as written; exit on problems."""
     from rljob_api.check.load import load_job
     from rljob_api.check.yaml_text import parse_yaml
     from rljob_api.spec.problems import InvalidJob
@@ -155,5 +167,5 @@ def _read(file: Path) -> "tuple[RLJob, dict[str, Any]]":
         return load_job(file), parse_yaml(file.read_text(encoding="utf-8"), name=str(file))
     except InvalidJob as invalid:
         for problem in invalid.problems:
-            say(str(problem))
+            print_stderr(str(problem))
         raise typer.Exit(ExitCode.INVALID) from None

@@ -1,8 +1,8 @@
-"""The table of all checks of facts, in the order in which they are printed. Pure."""
+"""The table of all checks of a cluster's facts, in the order of the output. Pure."""
 
 from collections.abc import Callable, Iterator
 
-from rljob_runtime.cli.doctor.cluster_facts import Facts, Unseen
+from rljob_runtime.cli.doctor.cluster_facts import Facts, Unavailable
 from rljob_runtime.cli.doctor.control_plane import (
     api_server,
     kuberay,
@@ -14,16 +14,16 @@ from rljob_runtime.cli.doctor.devices import devices, placement
 from rljob_runtime.cli.doctor.findings import Finding, findings_of
 from rljob_runtime.cli.doctor.kernels import kernels
 from rljob_runtime.cli.doctor.need import Need
-from rljob_runtime.cli.doctor.pulls import images, secrets, waiting
+from rljob_runtime.cli.doctor.pulls import image_pulls, images, secrets
 from rljob_runtime.cli.doctor.queue import queue
-from rljob_runtime.cli.doctor.rights import accepted, rights
+from rljob_runtime.cli.doctor.rights import admission, rights
 from rljob_runtime.cli.doctor.storage import storage
 
 Check = Callable[[Facts, Need | None], Iterator[Finding]]
 
 
 def with_job(check: Callable[[Facts, Need], Iterator[Finding]]) -> Check:
-    """A check that has nothing to say without a job."""
+    """Wrap a check so that it yields nothing without a job."""
     return lambda facts, need: iter(()) if need is None else check(facts, need)
 
 
@@ -41,12 +41,13 @@ CHECKS: dict[str, Check] = {
     "storage": storage,
     "secrets": secrets,
     "images": with_job(images),
-    "image-pulls": with_job(waiting),
-    "job": with_job(accepted),
+    "image-pulls": with_job(image_pulls),
+    "job": with_job(admission),
 }
 
 
 def examine(facts: Facts, need: Need | None) -> list[Finding]:
-    """What all checks find; the first alone where the API server does not answer."""
+    """Return the findings of all checks; those of the first check alone where the API server does not
+    answer."""
     first = {"api-server": api_server}
-    return findings_of(first if isinstance(facts.version, Unseen) else CHECKS, facts, need)
+    return findings_of(first if isinstance(facts.version, Unavailable) else CHECKS, facts, need)

@@ -1,6 +1,6 @@
-"""What a check says, and the loop over a table of checks.
+"""Findings of checks, and the loop over a table of checks.
 
-A table is `name → check`: adding a check is adding a row. A check yields a line for each thing that it finds.
+A table maps names to checks: adding a check is adding a row. A check yields one finding per line of output.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ParamSpec, TypeVar
 
-from rljob_runtime.cli.doctor.cluster_facts import Unseen
+from rljob_runtime.cli.doctor.cluster_facts import Unavailable
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
 class Status(StrEnum):
-    """How a check ended. SKIPPED: it could not look, or had nothing to look at; the text says why."""
+    """Result of a check. SKIPPED: it could not run or had nothing to check; the text gives the reason."""
 
     OK = "ok"
     WARN = "warn"
@@ -25,7 +25,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line. check: the row's name. remedy: "" where nothing is to be done."""
+    """One line of output. check: the row's name. remedy: "" where none is needed."""
 
     status: Status
     text: str
@@ -40,43 +40,43 @@ class Skip(Exception):
 def findings_of(
     checks: Mapping[str, Callable[P, Iterator[Finding]]], *args: P.args, **kwargs: P.kwargs
 ) -> list[Finding]:
-    """What all checks find, in the table's order."""
+    """Return the findings of all checks, in the table's order."""
     return [
-        replace(line, check=name)
+        replace(finding, check=name)
         for name, check in checks.items()
-        for line in _lines(check(*args, **kwargs))
+        for finding in _with_skip(check(*args, **kwargs))
     ]
 
 
-def _lines(found: Iterator[Finding]) -> Iterator[Finding]:
+def _with_skip(findings: Iterator[Finding]) -> Iterator[Finding]:
     try:
-        yield from found
+        yield from findings
     except Skip as skip:
         yield skipped(str(skip))
 
 
-def seen(fact: T | Unseen) -> T:
-    """The fact; where it could not be looked at, the check is skipped."""
-    if isinstance(fact, Unseen):
+def require(fact: T | Unavailable) -> T:
+    """Return the fact. Raises Skip where it is unavailable."""
+    if isinstance(fact, Unavailable):
         raise Skip(fact.why)
     return fact
 
 
 def ok(text: str) -> Finding:
-    """All is well."""
+    """Return a finding without a problem."""
     return Finding(status=Status.OK, text=text)
 
 
 def warn(text: str, remedy: str) -> Finding:
-    """A job may run all the same."""
+    """Return a finding with which a job may still run."""
     return Finding(status=Status.WARN, text=text, remedy=remedy)
 
 
 def fail(text: str, remedy: str) -> Finding:
-    """No job runs, or not this one."""
+    """Return a finding that prevents any job, or this one, from running."""
     return Finding(status=Status.FAIL, text=text, remedy=remedy)
 
 
 def skipped(why: str) -> Finding:
-    """Nothing was looked at."""
+    """Return a finding of a check that did not run."""
     return Finding(status=Status.SKIPPED, text=why)

@@ -1,4 +1,4 @@
-"""Findings as people and programs read them."""
+"""Format findings as a page for the terminal or as JSON."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,27 +19,27 @@ STYLES = {
 
 
 def page(findings: Sequence[Finding]) -> RenderableType:
-    """A line for each finding, its remedy beneath it, and how many there are of each kind."""
+    """Return a page: a line per finding with its remedy beneath, and the counts by status."""
     table = Table.grid(padding=(0, 2))
     for _ in range(2):
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for finding in findings:
-        word = Text(finding.status, style=STYLES[finding.status])
-        table.add_row(word, finding.check, Text(finding.text))
+        status = Text(finding.status, style=STYLES[finding.status])
+        table.add_row(status, finding.check, Text(finding.text))
         if finding.remedy:
             table.add_row("", "", Text(f"→ {finding.remedy}", style="dim"))
     return Group(table, Padding(summary(findings), (1, 0, 0, 0)))
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """`9 ok, 1 warn, 1 fail`."""
+    """Return the counts by status, such as `9 ok, 1 warn, 1 fail`."""
     counts = {status: sum(f.status is status for f in findings) for status in Status}
     return ", ".join(f"{number} {status}" for status, number in counts.items() if number)
 
 
 def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
-    """One object: whether nothing fails, and each finding."""
+    """Return one object with `passed` and all findings."""
     lines = [
         {"check": f.check, "status": str(f.status), "text": f.text, "remedy": f.remedy or None}
         for f in findings
@@ -48,5 +48,5 @@ def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def any_fails(findings: Sequence[Finding]) -> bool:
-    """Whether the cluster, or the job on it, will not do."""
+    """Return whether any finding failed."""
     return any(finding.status is Status.FAIL for finding in findings)

@@ -1,6 +1,7 @@
-"""Ask the API server for all facts, one call after the other, each within its deadline.
+"""Query the API server for all facts, one call after the other, each within its deadline.
 
-What may not be seen becomes `Unseen` with the reason; a server that is silent is not asked again.
+A fact that cannot be read becomes `Unavailable` with the reason; after a call without an answer no other is
+made.
 """
 
 from collections.abc import Callable
@@ -11,15 +12,15 @@ from rljob_api.spec.rljob import GROUP, KIND, RLJob
 from rljob_runtime.cli.cluster.api_calls import Calls
 from rljob_runtime.cli.doctor.cluster_facts import (
     Facts,
+    KueueFacts,
     Manifest,
-    Queue,
     Reference,
     Right,
-    Unseen,
+    Unavailable,
     name_of,
 )
 from rljob_runtime.cli.doctor.need import operator_of, references_of
-from rljob_runtime.cli.doctor.rights import ASKED, MAKE_JOBS
+from rljob_runtime.cli.doctor.rights import CHECKED_RIGHTS, CREATE_JOBS
 from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
 
 T = TypeVar("T")
@@ -27,105 +28,119 @@ T = TypeVar("T")
 KUEUE = "kueue.x-k8s.io/v1beta2"
 CRDS = "customresourcedefinitions"
 OPERATOR_NAMESPACE, KUBERAY_NAMESPACE = "rljob-system", "kuberay"
-"""Where the docs install them; looked into where not all namespaces may be listed."""
+"""Where the docs install them; used where the user may not list all namespaces."""
 OPERATOR = "app.kubernetes.io/name=rljob,app.kubernetes.io/component=operator"
 KUBERAY = "app.kubernetes.io/name=kuberay-operator"
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
-LIVING = "status.phase!=Succeeded,status.phase!=Failed"
+NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 def gather(calls: Calls, job: RLJob | None, manifest: Manifest | None) -> Facts:
-    """All facts. manifest: the job as it is written, to try it."""
-    asking, here = _Asking(calls), f"/api/v1/namespaces/{calls.namespace}"
-    seen = asking.seen
-    version = seen(asking.version)
-    operators = seen(lambda: asking.deployments(OPERATOR, OPERATOR_NAMESPACE))
+    """Return all facts. manifest: the job as written, for a dry run."""
+    queries, namespace_path = _ClusterQueries(calls), f"/api/v1/namespaces/{calls.namespace}"
+    attempt = queries.attempt
+    version = attempt(queries.version)
+    operators = attempt(lambda: queries.deployments(OPERATOR, OPERATOR_NAMESPACE))
     references = references_of(job, operator_of(operators, calls.namespace))
     return Facts(
         where=calls.connection.where,
         namespace=calls.namespace,
         version=version,
-        rljob_versions=seen(lambda: asking.served(GROUP)),
-        ray_versions=seen(lambda: asking.served("ray.io")),
-        rljob_crd=seen(lambda: asking.crd(f"rljobs.{GROUP}")),
-        ray_crd=seen(lambda: asking.crd("rayclusters.ray.io")),
+        rljob_versions=attempt(lambda: queries.served_versions(GROUP)),
+        ray_versions=attempt(lambda: queries.served_versions("ray.io")),
+        rljob_crd=attempt(lambda: queries.crd(f"rljobs.{GROUP}")),
+        ray_crd=attempt(lambda: queries.crd("rayclusters.ray.io")),
         operators=operators,
-        kuberays=seen(lambda: asking.deployments(KUBERAY, KUBERAY_NAMESPACE)),
-        nodes=seen(lambda: asking.all("/api/v1/nodes", "nodes")),
-        pods=seen(lambda: asking.all("/api/v1/pods", "pods", fieldSelector=LIVING)),
-        own_pods=seen(lambda: asking.all(f"{here}/pods", "pods", fieldSelector=LIVING)),
-        storage_classes=seen(
-            lambda: asking.all("/apis/storage.k8s.io/v1/storageclasses", "storageclasses")
+        kuberays=attempt(lambda: queries.deployments(KUBERAY, KUBERAY_NAMESPACE)),
+        nodes=attempt(lambda: queries.items("/api/v1/nodes", "nodes")),
+        pods=attempt(lambda: queries.items("/api/v1/pods", "pods", fieldSelector=NOT_ENDED)),
+        namespace_pods=attempt(
+            lambda: queries.items(f"{namespace_path}/pods", "pods", fieldSelector=NOT_ENDED)
         ),
-        claims=seen(lambda: asking.all(f"{here}/persistentvolumeclaims", "persistentvolumeclaims")),
-        references={one: seen(partial(asking.type_of, one)) for one in references},
-        rights=(rights := seen(asking.rights)),
-        queue=_queue(asking, calls.namespace, job),
-        verdict=_verdict(asking, manifest, rights),
+        storage_classes=attempt(
+            lambda: queries.items("/apis/storage.k8s.io/v1/storageclasses", "storageclasses")
+        ),
+        claims=attempt(
+            lambda: queries.items(
+                f"{namespace_path}/persistentvolumeclaims", "persistentvolumeclaims"
+            )
+        ),
+        references={
+            reference: attempt(partial(queries.type_of, reference)) for reference in references
+        },
+        rights=(rights := attempt(queries.rights)),
+        queue=_queue(queries, calls.namespace, job),
+        verdict=_verdict(queries, manifest, rights),
     )
 
 
-def _queue(asking: "_Asking", namespace: str, job: RLJob | None) -> Queue | None:
-    """What Kueue has for the job; None where it waits in no queue of Kueue's."""
+def _queue(queries: "_ClusterQueries", namespace: str, job: RLJob | None) -> KueueFacts | None:
+    """Return Kueue's objects of the job; None where its scheduler is not Kueue."""
     if job is None or job.spec.scheduling.scheduler != "kueue":
         return None
-    scheduling, of_cluster = job.spec.scheduling, f"/apis/{KUEUE}"
-    here = f"{of_cluster}/namespaces/{namespace}/localqueues"
-    local = asking.seen(lambda: asking.all(here, "localqueues"))
-    own = [] if isinstance(local, Unseen) else local
-    names = [str(q["spec"]["clusterQueue"]) for q in own if name_of(q) == scheduling.queue]
+    scheduling, cluster_path = job.spec.scheduling, f"/apis/{KUEUE}"
+    queues_path = f"{cluster_path}/namespaces/{namespace}/localqueues"
+    local_queues = queries.attempt(lambda: queries.items(queues_path, "localqueues"))
+    listed = [] if isinstance(local_queues, Unavailable) else local_queues
+    names = [str(q["spec"]["clusterQueue"]) for q in listed if name_of(q) == scheduling.queue]
     priority = scheduling.priority_class
-    return Queue(
-        served=asking.seen(lambda: KUEUE.rpartition("/")[2] in asking.served("kueue.x-k8s.io")),
-        local_queues=local,
-        cluster_queue=asking.seen(lambda: asking.one(of_cluster, "clusterqueues", names[0]))
+    return KueueFacts(
+        served=queries.attempt(
+            lambda: KUEUE.rpartition("/")[2] in queries.served_versions("kueue.x-k8s.io")
+        ),
+        local_queues=local_queues,
+        cluster_queue=queries.attempt(
+            lambda: queries.cluster_object(cluster_path, "clusterqueues", names[0])
+        )
         if names
         else None,
-        priority_class=asking.seen(
-            lambda: asking.one(of_cluster, "workloadpriorityclasses", str(priority))
+        priority_class=queries.attempt(
+            lambda: queries.cluster_object(cluster_path, "workloadpriorityclasses", str(priority))
         )
         if priority
         else "",
     )
 
 
-def _verdict(asking: "_Asking", manifest: Manifest | None, rights: Any) -> str | Unseen:
+def _verdict(
+    queries: "_ClusterQueries", manifest: Manifest | None, rights: Any
+) -> str | Unavailable:
     if manifest is None:
-        return Unseen("no job was given")
-    if isinstance(rights, dict) and not rights.get(MAKE_JOBS):
-        return Unseen(f"you may not {MAKE_JOBS}, so no dry run")
-    return asking.seen(lambda: asking.dry_run(manifest))
+        return Unavailable("no job was given")
+    if isinstance(rights, dict) and not rights.get(CREATE_JOBS):
+        return Unavailable(f"you may not {CREATE_JOBS}, so no dry run")
+    return queries.attempt(lambda: queries.dry_run(manifest))
 
 
-class _Asking:
-    """The questions."""
+class _ClusterQueries:
+    """Queries of one cluster; after one without an answer the others are not sent."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._silence = ""
+        self._no_answer = ""
 
-    def seen(self, ask: Callable[[], T]) -> T | Unseen:
-        """The answer, or why there is none."""
-        if self._silence:
-            return Unseen(self._silence)
+    def attempt(self, query: Callable[[], T]) -> T | Unavailable:
+        """Return the answer of the query, or why there is none."""
+        if self._no_answer:
+            return Unavailable(self._no_answer)
         try:
-            return ask()
+            return query()
         except NoAnswer as error:
-            self._silence = str(error)
-            return Unseen(str(error))
+            self._no_answer = str(error)
+            return Unavailable(str(error))
         except ClusterError as error:
-            return Unseen(str(error))
+            return Unavailable(str(error))
 
     def version(self) -> str:
         return str(self._calls.request("get", "/version", resource="/version")["gitVersion"])
 
-    def served(self, group: str) -> tuple[str, ...]:
-        """Versions of an API group; everybody may ask for them."""
+    def served_versions(self, group: str) -> tuple[str, ...]:
+        """Return the served versions of an API group, which every user may read."""
         try:
-            found = self._calls.request("get", f"/apis/{group}", resource=group)
+            api_group = self._calls.request("get", f"/apis/{group}", resource=group)
         except NotThere:
             return ()
-        return tuple(version["version"] for version in found["versions"])
+        return tuple(version["version"] for version in api_group["versions"])
 
     def crd(self, name: str) -> Manifest | None:
         path = f"/apis/apiextensions.k8s.io/v1/{CRDS}/{name}"
@@ -134,8 +149,8 @@ class _Asking:
         except NotThere:
             return None
 
-    def one(self, api: str, resource: str, name: str) -> Manifest | None:
-        """An object of the cluster, None where there is none of the name."""
+    def cluster_object(self, api: str, resource: str, name: str) -> Manifest | None:
+        """Return a cluster-scoped object; None where none has the name."""
         try:
             return self._calls.request(
                 "get", f"{api}/{resource}/{name}", resource=resource, name=name
@@ -144,8 +159,9 @@ class _Asking:
             return None
 
     def type_of(self, reference: Reference) -> str | None:
-        """A Secret's type, "" of a ConfigMap; None where there is none. Its row of a table is asked for, not
-        the object: what it holds stays where it is, in annotations of `kubectl apply` too."""
+        """Return a Secret's type, "" for a ConfigMap, None where it does not exist. The call requests a row
+        of a table, not the object: its contents, and those in annotations of `kubectl apply`, are not
+        sent."""
         path = f"/api/v1/namespaces/{self._calls.namespace}/{reference.resource}/{reference.name}"
         try:
             table = self._calls.request(
@@ -162,30 +178,30 @@ class _Asking:
         row = dict(zip(columns, table["rows"][0]["cells"], strict=True))
         return str(row.get("Type", ""))
 
-    def all(self, path: str, resource: str, **query: str) -> tuple[Manifest, ...]:
-        found = self._calls.request("list", path, resource=resource, query=query)
-        return tuple(found.get("items") or ())
+    def items(self, path: str, resource: str, **query: str) -> tuple[Manifest, ...]:
+        listing = self._calls.request("list", path, resource=resource, query=query)
+        return tuple(listing.get("items") or ())
 
     def deployments(self, labels: str, namespace: str) -> tuple[Manifest, ...]:
-        """Of all namespaces, else of the one where the docs install them."""
+        """Return the Deployments of all namespaces, else of the one where the docs install them."""
         try:
-            return self.all("/apis/apps/v1/deployments", "deployments", labelSelector=labels)
+            return self.items("/apis/apps/v1/deployments", "deployments", labelSelector=labels)
         except NoAnswer:
             raise
-        except ClusterError as refused:
+        except ClusterError as denied:
             path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
             try:
-                found = self.all(path, "deployments", labelSelector=labels)
+                deployments = self.items(path, "deployments", labelSelector=labels)
             except NoAnswer:
                 raise
             except ClusterError:
-                raise refused from None
-            if not found:
+                raise denied from None
+            if not deployments:
                 raise
-            return found
+            return deployments
 
     def rights(self) -> dict[Right, bool]:
-        return {right: self._may(right) for right in ASKED}
+        return {right: self._may(right) for right in CHECKED_RIGHTS}
 
     def _may(self, right: Right) -> bool:
         resource, _, sub = right.resource.partition("/")
@@ -210,7 +226,7 @@ class _Asking:
         return bool(review["status"].get("allowed"))
 
     def dry_run(self, manifest: Manifest) -> str:
-        """What the API server says against the job; "" where it takes it."""
+        """Return why the API server rejects the job; "" where it accepts it."""
         namespace = self._calls.namespace
         metadata = manifest["metadata"] | {"namespace": namespace}
         try:
@@ -224,6 +240,6 @@ class _Asking:
             )
         except (NoAnswer, NotThere):
             raise
-        except ClusterError as refused:
-            return str(refused)
+        except ClusterError as rejection:
+            return str(rejection)
         return ""

@@ -1,4 +1,4 @@
-"""The operator as its Deployment says: version, readiness, and the arguments that matter to a job. Pure."""
+"""Read an operator's Deployment: version, readiness, and the arguments that matter to a job. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -11,54 +11,54 @@ IMAGE_VERSION = re.compile(r":v?(\d+\.\d+[^@:]*)(@.*)?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
-    """One operator. version: "" where nothing says it. namespaces: that it looks after, () for all."""
+class InstalledOperator:
+    """One operator. version: "" where it is unknown. namespaces: those that it watches, () for all."""
 
     name: str
     version: str
     ready: int
-    wanted: int
+    replicas: int
     namespaces: tuple[str, ...] = ()
     runtime_image: str = ""
     ascend_image: str = ""
     pull_secrets: tuple[str, ...] = ()
     device_plugin: bool = False
 
-    def looks_after(self, namespace: str) -> bool:
-        """Whether jobs of the namespace are its own."""
+    def watches(self, namespace: str) -> bool:
+        """Return whether the operator watches the namespace."""
         return not self.namespaces or namespace in self.namespaces
 
 
-def installed(deployment: Manifest) -> Installed:
-    """Of an operator's Deployment, rljob's or KubeRay's."""
+def operator_of_deployment(deployment: Manifest) -> InstalledOperator:
+    """Return the operator of a Deployment, rljob's or KubeRay's."""
     metadata, spec = deployment["metadata"], deployment["spec"]
     container = spec["template"]["spec"]["containers"][0]
-    words = [*(container.get("command") or []), *(container.get("args") or [])]
+    arguments = [*(container.get("command") or []), *(container.get("args") or [])]
     tag = IMAGE_VERSION.search(container.get("image", ""))
     label = metadata.get("labels", {}).get(VERSION_LABEL, "")
-    return Installed(
+    return InstalledOperator(
         name=f"{metadata['namespace']}/{name_of(deployment)}",
         version=label or (tag[1] if tag else ""),
         ready=int(deployment.get("status", {}).get("readyReplicas") or 0),
-        wanted=int(spec.get("replicas", 1)),
-        namespaces=tuple(_values(words, "--namespace")),
-        runtime_image=_last(words, "--runtime-image"),
-        ascend_image=_last(words, "--ascend-image"),
-        pull_secrets=tuple(_values(words, "--image-pull-secret")),
-        device_plugin="--emulated-device-plugin" in words,
+        replicas=int(spec.get("replicas", 1)),
+        namespaces=tuple(_values(arguments, "--namespace")),
+        runtime_image=_last(arguments, "--runtime-image"),
+        ascend_image=_last(arguments, "--ascend-image"),
+        pull_secrets=tuple(_values(arguments, "--image-pull-secret")),
+        device_plugin="--emulated-device-plugin" in arguments,
     )
 
 
 def version_of(text: str) -> tuple[int, int] | None:
-    """(major, minor) of v1.34.4+k3s1 and the like; None of anything else."""
-    found = re.match(r"v?(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else None
+    """Return (major, minor) of a version such as v1.34.4+k3s1; None for other text."""
+    match = re.match(r"v?(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else None
 
 
-def _values(words: Iterable[str], option: str) -> list[str]:
+def _values(arguments: Iterable[str], option: str) -> list[str]:
     start = f"{option}="
-    return [word.removeprefix(start) for word in words if word.startswith(start)]
+    return [argument.removeprefix(start) for argument in arguments if argument.startswith(start)]
 
 
-def _last(words: Iterable[str], option: str) -> str:
-    return next(reversed(_values(words, option)), "")
+def _last(arguments: Iterable[str], option: str) -> str:
+    return next(reversed(_values(arguments, option)), "")

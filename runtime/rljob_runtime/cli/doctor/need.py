@@ -1,4 +1,4 @@
-"""What a job asks of the cluster, as the operator will ask for it. Pure."""
+"""Resources that a job needs of the cluster, as the operator will request them. Pure."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from rljob_api.spec.pods import PodTemplate
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import num_nodes
 from rljob_api.topology.worker_pods import device_resource_name, is_ascend
-from rljob_runtime.cli.doctor.cluster_facts import Manifest, Reference, Unseen
-from rljob_runtime.cli.doctor.installed import Installed, installed
+from rljob_runtime.cli.doctor.cluster_facts import Manifest, Reference, Unavailable
+from rljob_runtime.cli.doctor.installed import InstalledOperator, operator_of_deployment
 
 ROLES = ("head", "worker", "warehouse")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """Of one job. resource: of the device plugin, that each worker pod asks for; None without one. images: by
-    role; "" where only the operator knows it. pull_secrets: by role, the operator's first. claims: that its
-    pods mount, with the roles that do."""
+    """Needs of one job. resource: the device plugin's that each worker pod requests; None without one.
+    images: by role; "" where only the operator defines it. pull_secrets: by role, the operator's first.
+    claims: those that its pods mount, with the roles that mount them."""
 
     job: RLJob
     nodes: int
@@ -30,36 +30,40 @@ class Need:
 
     @property
     def accelerator(self) -> Accelerator:
-        """The job's devices."""
+        """Return the accelerator section of the job."""
         return self.job.spec.accelerator
 
     @property
     def worker(self) -> PodTemplate:
-        """What the job says of its worker pods."""
+        """Return the job's template of worker pods."""
         return self.template("worker")
 
     def template(self, role: str) -> PodTemplate:
-        """What the job says of the role's pods."""
+        """Return the job's template of the role's pods."""
         return _template(self.job, role)
 
     @property
     def selector(self) -> dict[str, str]:
-        """Labels that a worker's node must have."""
+        """Return the labels that a worker's node must have."""
         return self.accelerator.node_selector | self.worker.node_selector
 
     @property
     def tolerations(self) -> list[Manifest]:
-        """Of worker pods."""
+        """Return the tolerations of worker pods."""
         return self.tolerations_of("worker")
 
     def tolerations_of(self, *roles: str) -> list[Manifest]:
-        """Of the roles' pods."""
-        given = [taint for role in roles for taint in self.template(role).tolerations]
-        return [taint.model_dump(by_alias=True, exclude_none=True) for taint in given]
+        """Return the tolerations of the roles' pods."""
+        tolerations = [
+            toleration for role in roles for toleration in self.template(role).tolerations
+        ]
+        return [
+            toleration.model_dump(by_alias=True, exclude_none=True) for toleration in tolerations
+        ]
 
 
-def need_of(job: RLJob, operator: Installed | None) -> Need:
-    """The job's need. operator: None where it could not be seen."""
+def need_of(job: RLJob, operator: InstalledOperator | None) -> Need:
+    """Return the needs of the job. operator: None where it is unavailable."""
     spec, accelerator = job.spec, job.spec.accelerator
     ascend, default = is_ascend(accelerator), ""
     if operator is not None:
@@ -78,15 +82,16 @@ def need_of(job: RLJob, operator: Installed | None) -> Need:
     )
 
 
-def references_of(job: RLJob | None, operator: Installed | None) -> list[Reference]:
-    """Secrets and ConfigMaps without which pods do not start, each with the first field that names it."""
-    found: dict[tuple[str, str, bool], Reference] = {}
+def references_of(job: RLJob | None, operator: InstalledOperator | None) -> list[Reference]:
+    """Return the Secrets and ConfigMaps without which pods do not start, each with the first field that names
+    it."""
+    references: dict[tuple[str, str, bool], Reference] = {}
     for reference in (*_of_operator(operator), *_of_job(job)):
-        found.setdefault((reference.resource, reference.name, reference.pulls), reference)
-    return list(found.values())
+        references.setdefault((reference.resource, reference.name, reference.pulls), reference)
+    return list(references.values())
 
 
-def _of_operator(operator: Installed | None) -> Iterator[Reference]:
+def _of_operator(operator: InstalledOperator | None) -> Iterator[Reference]:
     for name in operator.pull_secrets if operator is not None else ():
         yield Reference("secrets", name, "the chart's jobs.imagePullSecrets", pulls=True)
 
@@ -103,7 +108,7 @@ def _of_job(job: RLJob | None) -> Iterator[Reference]:
 
 
 def _contents(job: RLJob) -> Iterator[tuple[str, str, str]]:
-    """Field, resource and name of what containers read."""
+    """Yield field, resource and name of each object that containers read."""
     storage, tracking = job.spec.checkpoint.storage, job.spec.tracking
     if storage is not None and storage.remote is not None and storage.remote.secret_name:
         yield "checkpoint.storage.remote.secretName", "secrets", storage.remote.secret_name
@@ -112,31 +117,35 @@ def _contents(job: RLJob) -> Iterator[tuple[str, str, str]]:
     if tracking is not None and tracking.secret_name:
         yield "tracking.secretName", "secrets", tracking.secret_name
     for role in ROLES:
-        template, at = _template(job, role), f"podTemplates.{role}"
+        template, template_path = _template(job, role), f"podTemplates.{role}"
         for variable in template.env:
             source = variable.value_from
             if source is not None and source.secret_key_ref is not None:
-                yield f"{at}.env", "secrets", source.secret_key_ref.name
+                yield f"{template_path}.env", "secrets", source.secret_key_ref.name
             if source is not None and source.config_map_key_ref is not None:
-                yield f"{at}.env", "configmaps", source.config_map_key_ref.name
+                yield f"{template_path}.env", "configmaps", source.config_map_key_ref.name
         for volume in template.volumes:
             if volume.secret is not None:
-                yield f"{at}.volumes", "secrets", volume.secret.secret_name
+                yield f"{template_path}.volumes", "secrets", volume.secret.secret_name
             if volume.config_map is not None:
-                yield f"{at}.volumes", "configmaps", volume.config_map.name
+                yield f"{template_path}.volumes", "configmaps", volume.config_map.name
 
 
-def operator_of(deployments: Iterable[Manifest] | Unseen, namespace: str) -> Installed | None:
-    """The operator that looks after the namespace, where there is one."""
-    there = () if isinstance(deployments, Unseen) else map(installed, deployments)
-    return next((one for one in there if one.looks_after(namespace)), None)
+def operator_of(
+    deployments: Iterable[Manifest] | Unavailable, namespace: str
+) -> InstalledOperator | None:
+    """Return the operator that watches the namespace; None without one."""
+    operators = (
+        () if isinstance(deployments, Unavailable) else map(operator_of_deployment, deployments)
+    )
+    return next((operator for operator in operators if operator.watches(namespace)), None)
 
 
-def _pull_secrets(job: RLJob, role: str, operator: Installed | None) -> tuple[str, ...]:
-    """In the order and manner of the operator."""
-    given = operator.pull_secrets if operator is not None else ()
-    own = (secret.name for secret in _template(job, role).image_pull_secrets)
-    return tuple(dict.fromkeys((*given, *own)))
+def _pull_secrets(job: RLJob, role: str, operator: InstalledOperator | None) -> tuple[str, ...]:
+    """Return the role's pull secrets in the operator's order, without duplicates."""
+    operator_secrets = operator.pull_secrets if operator is not None else ()
+    job_secrets = (secret.name for secret in _template(job, role).image_pull_secrets)
+    return tuple(dict.fromkeys((*operator_secrets, *job_secrets)))
 
 
 def _claims(job: RLJob) -> dict[str, tuple[str, ...]]:
@@ -152,5 +161,5 @@ def _claims(job: RLJob) -> dict[str, tuple[str, ...]]:
 
 
 def _template(job: RLJob, role: str) -> PodTemplate:
-    given: PodTemplate | None = getattr(job.spec.pod_templates, role)
-    return given or PodTemplate()
+    template: PodTemplate | None = getattr(job.spec.pod_templates, role)
+    return template or PodTemplate()

@@ -1,4 +1,4 @@
-"""What `rljob doctor RUN` looks at: whether the files of a run's folder are what was written."""
+"""Checks of `rljob doctor RUN`: whether the files of a run's folder are intact."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -19,18 +19,18 @@ from rljob_runtime.record.remote import EVENTS_NAME
 SPEC_NAME = "rljob.yaml"
 
 
-class Anything(msgspec.Struct):
-    """An object, of which no field is read."""
+class AnyObject(msgspec.Struct):
+    """A JSON object of which no field is read."""
 
 
 def examine_run(folder: Path) -> list[Finding]:
-    """All findings."""
+    """Return all findings about a run's folder or a checkpoint."""
     checks = {"spec": _spec, "events": _events, "checkpoints": _checkpoints, "best": _best}
     return findings_of({name: partial(check, folder) for name, check in checks.items()})
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a run, or a checkpoint of one, lies there."""
+    """Return whether the folder contains a run or a checkpoint."""
     files = [folder / SPEC_NAME, folder / EVENTS_NAME, folder / STATE_FILE]
     return any(file.exists() for file in files)
 
@@ -42,8 +42,8 @@ def _spec(folder: Path) -> Iterator[Finding]:
     try:
         yield ok(f"{load_job(file).metadata.name} is a valid job")
     except InvalidJob as invalid:
-        again = f"resume with the job's own file; its first run wrote {SPEC_NAME}"
-        yield fail(f"{file}: {invalid.problems[0]}", again)
+        remedy = f"resume with the job's own file; its first run wrote {SPEC_NAME}"
+        yield fail(f"{file}: {invalid.problems[0]}", remedy)
 
 
 def _events(folder: Path) -> Iterator[Finding]:
@@ -59,42 +59,49 @@ def _events(folder: Path) -> Iterator[Finding]:
                 torn.append(number)
     yield ok(f"{events} events in {file.stat().st_size / 1e6:.1f} MB")
     if torn:
-        places = ", ".join(map(str, torn[:8]))
+        line_numbers = ", ".join(map(str, torn[:8]))
         remedy = "none is needed: a writer that was killed leaves one, and readers pass it over"
-        yield warn(f"{len(torn)} lines are torn (line {places})", remedy)
+        yield warn(f"{len(torn)} lines are torn (line {line_numbers})", remedy)
 
 
 def _is_object(line: bytes) -> bool:
-    """Raises ValueError for what is no JSON. msgspec is ten times faster, and stricter."""
+    """Return whether the line is a JSON object. Raises ValueError for invalid JSON. msgspec is ten times
+    faster than `parse_json`, and stricter."""
     try:
-        msgspec.json.decode(line, type=Anything)
+        msgspec.json.decode(line, type=AnyObject)
     except (msgspec.MsgspecError, RecursionError):
         return isinstance(parse_json(line), dict)
     return True
 
 
 def _checkpoints(folder: Path) -> Iterator[Finding]:
-    """Every checkpoint whole; `folder` may be one."""
-    places = (
+    """Check that every checkpoint is intact; `folder` may be a checkpoint."""
+    candidates = (
         [folder] if step_of(folder.name) is not None else sorted(folder.glob("checkpoints/*step-*"))
     )
-    found = [place for place in places if place.is_dir() and not place.name.startswith(".")]
-    if not found:
+    checkpoints = [
+        checkpoint
+        for checkpoint in candidates
+        if checkpoint.is_dir() and not checkpoint.name.startswith(".")
+    ]
+    if not checkpoints:
         raise Skip("nothing was saved")
-    for place in found:
-        if step_of(place.name) is None:
+    for checkpoint in checkpoints:
+        if step_of(checkpoint.name) is None:
             yield warn(
-                f"{place.name} was moved aside by a run that found it damaged", f"remove {place}"
+                f"{checkpoint.name} was moved aside by a run that found it damaged",
+                f"remove {checkpoint}",
             )
             continue
         try:
-            state, files = read_state(place), check_files(place)
+            state, files = read_state(checkpoint), check_files(checkpoint)
         except CheckpointError as error:
             yield fail(
-                str(error), f"rljob run --resume goes on from the one before; or remove {place}"
+                str(error),
+                f"rljob run --resume goes on from the one before; or remove {checkpoint}",
             )
             continue
-        size = sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) / 1e6
+        size = sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file()) / 1e6
         if files:
             yield ok(f"step {state.step}: {files} files, {size:.1f} MB, as they were written")
         else:
@@ -109,11 +116,11 @@ def _best(folder: Path) -> Iterator[Finding]:
     if not file.exists():
         raise Skip("no evaluation was counted")
     try:
-        found = stored_best(file.parent)
+        best = stored_best(file.parent)
     except CheckpointError as error:
         yield fail(str(error), f"remove {file}")
         return
-    step = found.step if found else None
+    step = best.step if best else None
     store = CheckpointStore(folder=file.parent, keep=1)
-    there = step is not None and store.path(step).is_dir()
-    yield ok(f"after step {step}" + ("" if there else ", whose checkpoint was not kept"))
+    exists = step is not None and store.path(step).is_dir()
+    yield ok(f"after step {step}" + ("" if exists else ", whose checkpoint was not kept"))

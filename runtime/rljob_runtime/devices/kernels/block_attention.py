@@ -1,10 +1,10 @@
-"""Attention over blocks of keys, with what it takes to add blocks up. Called by ring attention.
+"""Attention over blocks of keys, with the statistics to combine blocks. Called by ring attention.
 
-A block's output is as if there were no other keys, beside the log of its sum of exponentials; its gradients
-are taken through the output and the log-sum over all blocks. Only the reference keeps scores.
+A block's output ignores all other keys; it comes with the log of the block's sum of exponentials. Gradients
+use the output and the log-sum over all blocks. Only the reference materializes scores.
 """
 
-# U queries here, W keys here, Q queries and K keys of one block, R queries of a call
+# U local queries, W local keys, Q queries and K keys of one block, R queries of a call
 # A query heads, N key/value heads (A/N queries share one), D head width
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,13 +23,14 @@ from rljob_runtime.devices.kernels.flash_attention import (
 from rljob_runtime.devices.kernels.tensor_device import on_npu
 
 STATISTICS = (
-    8  # times that npu_fusion_attention repeats each of its two numbers of a query and head
+    8  # npu_fusion_attention repeats each of its two statistics of a query and head this often
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Queries that see keys: all of them, or if causal, being the same tokens, those up to each."""
+    """Queries that attend to keys: to all, or if causal, where both are the same tokens, to those up to each
+    query."""
 
     queries: slice
     keys: slice
@@ -37,21 +38,21 @@ class Block:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Queries and keys, at least one of each."""
+        """Return the numbers of queries and keys, at least one of each."""
         return self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
 
 
-Attended = tuple[Tensor, Tensor]
+BlockOutput = tuple[Tensor, Tensor]
 """A block's output [Q, A, D], and the log of the sum of exponentials [Q, A], at least float32."""
 Gradients = tuple[Tensor, Tensor, Tensor]
-"""Of a block's queries, keys and values."""
+"""Gradients of a block's queries, keys and values."""
 
 
 def attend_blocks(
     query_UAD: Tensor, key_WND: Tensor, value_WND: Tensor, blocks: Sequence[Block], *, scale: float
-) -> Iterator[Attended]:
-    """softmax(scale · query keyᵀ) value of each block, in order; without gradients."""
-    form: Callable[..., Iterator[Attended]] = attend_blocks_reference
+) -> Iterator[BlockOutput]:
+    """Yield softmax(scale · query keyᵀ) value of each block, in order, without gradients."""
+    form: Callable[..., Iterator[BlockOutput]] = attend_blocks_reference
     if on_npu(query_UAD):
         form = attend_blocks_ascend
     elif query_UAD.is_cpu:
@@ -70,7 +71,8 @@ def attend_blocks_backward(
     *,
     scale: float,
 ) -> Iterator[Gradients]:
-    """Gradients through each block, in order; output and log-sum are those over all blocks of a query."""
+    """Yield the gradients of each block, in order; output and log-sum are those over all blocks of a
+    query."""
     form: Callable[..., Iterator[Gradients]] = attend_blocks_backward_reference
     if on_npu(query_UAD):
         form = attend_blocks_backward_ascend
@@ -82,8 +84,8 @@ def attend_blocks_backward(
 
 def attend_blocks_reference(
     query_UAD: Tensor, key_WND: Tensor, value_WND: Tensor, blocks: Sequence[Block], *, scale: float
-) -> Iterator[Attended]:
-    """`attend_blocks` in plain torch, with matrices of scores."""
+) -> Iterator[BlockOutput]:
+    """Compute `attend_blocks` in plain torch, with matrices of scores."""
     for block in blocks:
         scores_AQK, value_KAD = _scores(query_UAD, key_WND, value_WND, block, scale)[1:3]
         log_sum_AQ = scores_AQK.logsumexp(-1)
@@ -102,33 +104,35 @@ def attend_blocks_backward_reference(
     *,
     scale: float,
 ) -> Iterator[Gradients]:
-    """`attend_blocks_backward` in plain torch (FlashAttention, arXiv:2205.14135, algorithm 4)."""
+    """Compute `attend_blocks_backward` in plain torch (FlashAttention, arXiv:2205.14135, algorithm 4)."""
     for block in blocks:
         key_KAD, scores_AQK, value_KAD = _scores(query_UAD, key_WND, value_WND, block, scale)
         gradient, query, output = (
             x[block.queries].float() for x in (gradient_UAD, query_UAD, output_UAD)
         )
         weights_AQK = (scores_AQK - log_sum_UA[block.queries].T[..., None]).exp()
-        of_weights_AQK = torch.einsum("qad,kad->aqk", gradient, value_KAD)
+        weights_gradient_AQK = torch.einsum("qad,kad->aqk", gradient, value_KAD)
         inner_AQ1 = (gradient * output).sum(-1).T[..., None]
-        of_scores_AQK = weights_AQK * (of_weights_AQK - inner_AQ1) * scale
-        of_query_QAD = torch.einsum("aqk,kad->qad", of_scores_AQK, key_KAD)
-        of_key_KAD = torch.einsum("aqk,qad->kad", of_scores_AQK, query)
-        of_value_KAD = torch.einsum("aqk,qad->kad", weights_AQK, gradient)
+        scores_gradient_AQK = weights_AQK * (weights_gradient_AQK - inner_AQ1) * scale
+        query_gradient_QAD = torch.einsum("aqk,kad->qad", scores_gradient_AQK, key_KAD)
+        key_gradient_KAD = torch.einsum("aqk,qad->kad", scores_gradient_AQK, query)
+        value_gradient_KAD = torch.einsum("aqk,qad->kad", weights_AQK, gradient)
         heads = (key_WND.shape[1], -1)
-        of_both = (torch.unflatten(x, 1, heads).sum(2) for x in (of_key_KAD, of_value_KAD))
-        of_key_KND, of_value_KND = (x.to(key_WND.dtype) for x in of_both)
-        yield of_query_QAD.to(query_UAD.dtype), of_key_KND, of_value_KND
+        summed = (
+            torch.unflatten(x, 1, heads).sum(2) for x in (key_gradient_KAD, value_gradient_KAD)
+        )
+        key_gradient_KND, value_gradient_KND = (x.to(key_WND.dtype) for x in summed)
+        yield query_gradient_QAD.to(query_UAD.dtype), key_gradient_KND, value_gradient_KND
 
 
 def attend_blocks_ascend(
     query_UAD: Tensor, key_WND: Tensor, value_WND: Tensor, blocks: Sequence[Block], *, scale: float
-) -> Iterator[Attended]:
-    """`attend_blocks` on an NPU, all causal blocks in one call and all others in another."""
-    for call in _calls(blocks):
+) -> Iterator[BlockOutput]:
+    """Compute `attend_blocks` on an NPU: all causal blocks in one call and all others in another."""
+    for call in _fused_calls(blocks):
         output_RAD, largest, total, *_ = torch.ops.npu.npu_fusion_attention(
-            call.of_queries(query_UAD),
-            *(call.of_keys(x) for x in (key_WND, value_WND)),
+            call.gather_queries(query_UAD),
+            *(call.gather_keys(x) for x in (key_WND, value_WND)),
             head_num=query_UAD.shape[1],
             scale=scale,
             **call.arguments(query_UAD.device),
@@ -149,48 +153,49 @@ def attend_blocks_backward_ascend(
     *,
     scale: float,
 ) -> Iterator[Gradients]:
-    """`attend_blocks_backward` on an NPU, in as many calls.
+    """Compute `attend_blocks_backward` on an NPU, in as many calls.
 
-    The operator makes exp(score - largest) / sum of what it is given, so that the log-sum over all blocks
-    serves as the largest score of a query, with 1 as its sum.
+    The operator computes exp(score - largest) / sum from its arguments, so the log-sum over all blocks
+    replaces the largest score of a query, with 1 as the sum.
     """
-    for call in _calls(blocks):
-        log_sum_RA = call.of_queries(log_sum_UA.float())
+    for call in _fused_calls(blocks):
+        log_sum_RA = call.gather_queries(log_sum_UA.float())
         largest_RA8 = log_sum_RA[..., None].expand(-1, -1, STATISTICS).contiguous()
         gradients = torch.ops.npu.npu_fusion_attention_grad(
-            call.of_queries(query_UAD),
-            *(call.of_keys(x) for x in (key_WND, value_WND)),
-            call.of_queries(gradient_UAD),
+            call.gather_queries(query_UAD),
+            *(call.gather_keys(x) for x in (key_WND, value_WND)),
+            call.gather_queries(gradient_UAD),
             head_num=query_UAD.shape[1],
             softmax_max=largest_RA8,
             softmax_sum=torch.ones_like(largest_RA8),
-            attention_in=call.of_queries(output_UAD),
+            attention_in=call.gather_queries(output_UAD),
             scale_value=scale,
             **call.arguments(query_UAD.device),
         )[:3]
         sizes = (call.sizes(0), call.sizes(1), call.sizes(1))
-        parts = (x.split(size) for x, size in zip(gradients, sizes, strict=True))
-        yield from zip(*parts, strict=True)
+        splits = (x.split(size) for x, size in zip(gradients, sizes, strict=True))
+        yield from zip(*splits, strict=True)
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """Blocks that are computed together, all of them causal or none."""
+class _FusedCall:
+    """Blocks of one operator call, all of them causal or none."""
 
     blocks: Sequence[Block]
 
-    def of_queries(self, x_UAX: Tensor) -> Tensor:
+    def gather_queries(self, x_UAX: Tensor) -> Tensor:
         return torch.cat([x_UAX[block.queries] for block in self.blocks])
 
-    def of_keys(self, x_WNX: Tensor) -> Tensor:
+    def gather_keys(self, x_WNX: Tensor) -> Tensor:
         return torch.cat([x_WNX[block.keys] for block in self.blocks])
 
     def sizes(self, side: int) -> list[int]:
-        """Of each block's queries (0) or keys (1)."""
+        """Return the number of each block's queries (side 0) or keys (side 1)."""
         return [block.sizes[side] for block in self.blocks]
 
     def arguments(self, device: torch.device) -> dict[str, Any]:
-        """Of the operator and of its gradient. Statistics come as [R, A, 8], like the queries."""
+        """Return arguments of the operator and of its gradient. Statistics are [R, A, 8], in the order of
+        queries."""
         causal = self.blocks[0].causal
         return {
             "input_layout": "TND",
@@ -202,17 +207,17 @@ class _Call:
         }
 
 
-def _calls(blocks: Sequence[Block]) -> Iterator[_Call]:
-    for _, alike in groupby(blocks, key=lambda block: block.causal):
-        found = list(alike)
-        for first in range(0, len(found), MOST_SEQUENCES):
-            yield _Call(found[first : first + MOST_SEQUENCES])
+def _fused_calls(blocks: Sequence[Block]) -> Iterator[_FusedCall]:
+    for _, run in groupby(blocks, key=lambda block: block.causal):
+        same_kind = list(run)
+        for first in range(0, len(same_kind), MOST_SEQUENCES):
+            yield _FusedCall(same_kind[first : first + MOST_SEQUENCES])
 
 
 def _attend_on_cpu(
     query_UAD: Tensor, key_WND: Tensor, value_WND: Tensor, blocks: Sequence[Block], *, scale: float
-) -> Iterator[Attended]:
-    """By torch's FlashAttention for CPU; key heads are not repeated in memory."""
+) -> Iterator[BlockOutput]:
+    """Compute `attend_blocks` by torch's FlashAttention for CPU; key heads are not repeated in memory."""
     for block in blocks:
         tensors = (query_UAD[block.queries], key_WND[block.keys], value_WND[block.keys])
         output, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -252,15 +257,15 @@ def _backward_on_cpu(
 def _scores(
     query_UAD: Tensor, key_WND: Tensor, value_WND: Tensor, block: Block, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys, scores and values of all query heads [K, A, D], [A, Q, K], [K, A, D], in float32."""
+    """Return keys, scores and values of all query heads, [K, A, D], [A, Q, K], [K, A, D], in float32."""
     repeats = query_UAD.shape[1] // key_WND.shape[1]
     key_KAD, value_KAD = (
         x[block.keys].float().repeat_interleave(repeats, 1) for x in (key_WND, value_WND)
     )
     scores_AQK = torch.einsum("qad,kad->aqk", query_UAD[block.queries].float(), key_KAD) * scale
     if block.causal:
-        unseen_QK = torch.ones_like(scores_AQK[0], dtype=torch.bool).triu(1)
-        scores_AQK = scores_AQK.masked_fill(unseen_QK, float("-inf"))
+        future_QK = torch.ones_like(scores_AQK[0], dtype=torch.bool).triu(1)
+        scores_AQK = scores_AQK.masked_fill(future_QK, float("-inf"))
     return key_KAD, scores_AQK, value_KAD
 
 

@@ -1,4 +1,4 @@
-"""GMM: one matrix product a group of rows, for experts. Called by mixture-of-experts layers."""
+"""GMM: one matrix product per group of rows, for experts. Called by mixture-of-experts layers."""
 
 # M rows, E groups, K input features, N output features
 
@@ -12,7 +12,7 @@ from rljob_runtime.devices.kernels.tensor_device import on_npu
 
 
 def grouped_matmul(x_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor) -> Tensor:
-    """Rows of group e times weight e, [M, K] x [E, K, N] -> [M, N].
+    """Multiply the rows of group e with weight e, [M, K] x [E, K, N] -> [M, N].
 
     ends_E: int64 on x's device, where each group ends; the last is M. Groups may be empty.
     """
@@ -23,19 +23,19 @@ def grouped_matmul(x_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor) -> Tensor:
 
 
 def grouped_matmul_reference(x_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor) -> Tensor:
-    """`grouped_matmul` in plain torch."""
+    """Compute `grouped_matmul` in plain torch."""
     weights = weight_EKN.unbind()
     return torch.cat([x_MK[rows] @ weights[e] for e, rows in _groups(ends_E)])
 
 
 def grouped_matmul_ascend(x_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor) -> Tensor:
-    """`grouped_matmul` on an NPU."""
+    """Compute `grouped_matmul` on an NPU."""
     output_MN: Tensor = _AscendGroupedMatmul.apply(x_MK, weight_EKN, ends_E)  # type: ignore[no-untyped-call]
     return output_MN
 
 
 def _groups(ends_E: Tensor) -> Iterator[tuple[int, slice]]:
-    """Each group's number and rows."""
+    """Yield each group's index and rows."""
     start = 0
     for e, end in enumerate(ends_E.tolist()):
         yield e, slice(start, end)
@@ -43,8 +43,8 @@ def _groups(ends_E: Tensor) -> Iterator[tuple[int, slice]]:
 
 
 class _GroupedMatmul(torch.autograd.Function):
-    """Every product goes to its place in the result: with 64 groups of 32 rows 3 times as fast as
-    the reference, 1.4 times as `torch.nn.functional.grouped_mm`, which wants widths of 16 bytes.
+    """Writes each product into the result directly. With 64 groups of 32 rows 3 times as fast as the
+    reference, and 1.4 times as fast as `torch.nn.functional.grouped_mm`, which requires widths of 16 bytes.
     """
 
     @staticmethod
@@ -73,11 +73,11 @@ def _by_rows(x_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor) -> Tensor:
 
 
 class _AscendGroupedMatmul(torch.autograd.Function):
-    """The operator has no gradient of its own; both are grouped products again."""
+    """Gradients of the operator, which has no autograd node; both are grouped products."""
 
     @staticmethod
     def forward(ctx: Any, x_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor) -> Tensor:
-        x_MK = x_MK.contiguous()  # its gradient needs a transposed view of it
+        x_MK = x_MK.contiguous()  # the gradient needs a transposed view of it
         ctx.save_for_backward(x_MK, weight_EKN, ends_E)
         return _npu_by_rows(x_MK, weight_EKN, ends_E)
 
@@ -93,8 +93,8 @@ class _AscendGroupedMatmul(torch.autograd.Function):
         return x_gradient, weight_gradient, None
 
 
-# Of npu_grouped_matmul's codes: group_type 0 splits rows, 2 the dim that is summed over;
-# split_item 2 and 3 ask for one tensor; group_list_type 0 are ends, which one group may have too.
+# Codes of npu_grouped_matmul: group_type 0 splits rows, 2 the reduced dim; split_item 2 and 3 return one
+# tensor; group_list_type 0 means ends of groups, also for a single group.
 
 
 def _npu_by_rows(x_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def _npu_by_rows(x_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor) -> Tensor:
 
 
 def _npu_by_columns(x_KM: Tensor, y_MN: Tensor, ends_E: Tensor) -> Tensor:
-    """Columns of group e times the same rows of y, -> [E, K, N]."""
+    """Multiply the columns of group e with the same rows of y, -> [E, K, N]."""
     if not len(y_MN):
         return y_MN.new_zeros(len(ends_E), len(x_KM), y_MN.shape[1])
     outputs: list[Tensor] = torch.ops.npu.npu_grouped_matmul(

@@ -12,9 +12,9 @@ from rljob_runtime.devices.kernels.tensor_device import on_npu
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """x / sqrt(mean(x²) + epsilon) * weight over the last dim, normalised in float32 or wider.
+    """Return x / sqrt(mean(x²) + epsilon) * weight over the last dim, normalised in float32 or wider.
 
-    x: [..., D]. weight: [D], or one a head, [R, D]. Source: arXiv:1910.07467.
+    x: [..., D]. weight: [D], or one per head, [R, D]. Source: arXiv:1910.07467.
     """
     if on_npu(x):
         return rms_norm_ascend(x, weight, epsilon)
@@ -29,16 +29,16 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def rms_norm_reference(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """`rms_norm` in plain torch."""
+    """Compute `rms_norm` in plain torch."""
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
     return (wide * scale).to(x.dtype) * weight
 
 
 def rms_norm_ascend(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """`rms_norm` on an NPU; rounds to x's dtype once, after the weight.
+    """Compute `rms_norm` on an NPU; round to x's dtype once, after the weight.
 
-    The operator normalises over as many dims as its gamma has: a weight a head comes afterwards.
+    The operator normalises over as many dims as its gamma has: a weight per head is applied afterwards.
     """
     gamma = weight if weight.dim() == 1 else torch.ones_like(weight[0])
     output: Tensor = torch.ops.npu.npu_rms_norm(x, gamma, epsilon=epsilon)[0]
@@ -52,7 +52,7 @@ def _normalised(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
 
 
 class _RmsNorm(torch.autograd.Function):
-    """Passes over memory less often: 1.5 times as fast as the reference."""
+    """Reads memory less often than the reference: 1.5 times as fast."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:

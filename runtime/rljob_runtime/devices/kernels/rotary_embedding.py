@@ -11,10 +11,10 @@ from rljob_runtime.devices.kernels.tensor_device import on_npu
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
-    """Turn each pair of x's last dim by its angle (RoFormer, arXiv:2104.09864).
+    """Rotate each pair of x's last dim by its angle (RoFormer, arXiv:2104.09864).
 
-    x: [..., N, D]. cos, sin: [..., 1, D/2] of x's dtype, the same for all heads; without gradients.
-    A pair is (i, i + D/2) as Llama and Qwen have it, interleaved (2i, 2i + 1) as DeepSeek has it.
+    x: [..., N, D]. cos, sin: [..., 1, D/2] of x's dtype, equal for all heads; without gradients.
+    A pair is (i, i + D/2) as in Llama and Qwen, or with `interleaved` (2i, 2i + 1) as in DeepSeek.
     """
     if on_npu(x):
         return rotate_ascend(x, cos, sin, interleaved=interleaved)
@@ -27,23 +27,23 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) ->
 
 
 def rotate_reference(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
-    """`rotate` in plain torch."""
+    """Compute `rotate` in plain torch."""
     first, second = _pairs(x, interleaved)
-    turned = (first * cos - second * sin, second * cos + first * sin)
-    return torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+    rotated = (first * cos - second * sin, second * cos + first * sin)
+    return torch.stack(rotated, -1).flatten(-2) if interleaved else torch.cat(rotated, -1)
 
 
 def rotate_ascend(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
-    """`rotate` on an NPU.
+    """Compute `rotate` on an NPU.
 
-    As one sequence [1, tokens, N, D] with angles [1, tokens, 1, D]: the one layout that the operator
-    takes in both modes.
+    The input is reshaped to one sequence [1, tokens, N, D] with angles [1, tokens, 1, D], the only layout
+    that the operator supports in both modes.
     """
     if not x.numel():
         return x
     angles = [
-        _full_width(part.expand(*x.shape[:-2], 1, -1), interleaved).reshape(1, -1, 1, x.shape[-1])
-        for part in (cos, sin)
+        _full_width(angle.expand(*x.shape[:-2], 1, -1), interleaved).reshape(1, -1, 1, x.shape[-1])
+        for angle in (cos, sin)
     ]
     mode = "interleave" if interleaved else "half"
     tokens = x.reshape(1, -1, *x.shape[-2:])
@@ -65,10 +65,10 @@ def _pairs(x: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
 
 
 def _as_complex(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Interleaved pairs are complex numbers already: 7 times as fast as the reference."""
+    """Rotate interleaved pairs as complex numbers: 7 times as fast as the reference."""
     pairs = torch.unflatten(x.float().contiguous(), -1, (x.shape[-1] // 2, 2))
-    turned = torch.view_as_complex(pairs) * torch.complex(cos.float(), sin.float())
-    return torch.view_as_real(turned).flatten(-2).to(x.dtype)
+    rotated = torch.view_as_complex(pairs) * torch.complex(cos.float(), sin.float())
+    return torch.view_as_real(rotated).flatten(-2).to(x.dtype)
 
 
 def _halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def _halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class _RotateHalves(torch.autograd.Function):
-    """Turned back for the gradient; 1.1 times as fast as the reference."""
+    """Rotates back in the backward pass; 1.1 times as fast as the reference."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from rljob_api.topology.devices import keeps_engine
 from rljob_api.topology.elastic import DevicePlace
 from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.children.owned_folders import OwnedFolder
-from rljob_runtime.devices.tcp import LOOPBACK, stay_on_this_machine
+from rljob_runtime.devices.tcp import LOOPBACK, restrict_to_loopback
 from rljob_runtime.processes.actors.addresses import LiveAddress, own_host
 from rljob_runtime.processes.actors.past_reports import PastReports
 from rljob_runtime.processes.hangs.reporter import start_reporter
@@ -63,7 +63,7 @@ class DeviceWorker:
 
         self._role = role
         if own_host() == LOOPBACK:
-            stay_on_this_machine()
+            restrict_to_loopback()
         start_reporter(f"device-{role.rank}", dock.first, self._facts)
         self._spec = ResolvedJob.model_validate_json(job_json).spec
         needed = models if role.update_rank is not None else {"policy": models["policy"]}
@@ -82,7 +82,7 @@ class DeviceWorker:
         """What is told of this device when the run hangs; asked in another thread."""
         from rljob_runtime.devices.collective_notes import NOTES
 
-        return {"world": list(self._role.world), "collectives": NOTES.told()}
+        return {"world": list(self._role.world), "collectives": NOTES.as_json()}
 
     def address(self) -> str:
         """Where this worker's node can be reached, for the process group."""
@@ -91,9 +91,9 @@ class DeviceWorker:
     def open_world(self, *present: str) -> str:
         """Open a meeting of the devices that this one computes with, all of whom are `present` (addresses);
         returns its address."""
-        from rljob_runtime.devices.meetings import Meeting
+        from rljob_runtime.devices.meetings import Rendezvous
 
-        self._world = Meeting(self.address())
+        self._world = Rendezvous(self.address())
         return self._world.address
 
     def prepare(
@@ -137,9 +137,9 @@ class DeviceWorker:
     def open_sync(self) -> tuple[str, bool]:
         """Open a meeting of the devices that exchange weights; returns its address, and whether all devices
         that train come."""
-        from rljob_runtime.devices.meetings import Meeting
+        from rljob_runtime.devices.meetings import Rendezvous
 
-        self._meeting = Meeting(self.address())
+        self._meeting = Rendezvous(self.address())
         return self._meeting.address, self._states.port.planned
 
     def leave_sync(self) -> None:

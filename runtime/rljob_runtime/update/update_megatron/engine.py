@@ -102,7 +102,7 @@ def _join(core: Core, degrees: UpdateDegrees, seed: int) -> None:
     if not dist.is_initialized():  # one rank: nobody to meet
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(store=store, rank=0, world_size=1)
-    with CONNECTIONS.of_groups():
+    with CONNECTIONS.tracking_groups():
         core.initialize_model_parallel(
             # as `RankGrid` has it: experts lie in data × context, whatever tensor ranks there are
             order="tp-cp-dp-ep-pp" if degrees.tensor > 1 else "tp-cp-ep-dp-pp",

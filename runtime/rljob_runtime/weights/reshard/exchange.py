@@ -50,7 +50,7 @@ class Exchanges:
         self._deltas: dict[tuple[int, int, tuple[int, ...]], DeltaStep] | None = (
             {} if deltas else None
         )
-        self._device, self._whole = members.rank, members.whole
+        self._device, self._whole = members.rank, members.full_group
         self._backend, self._sent = backend, sent
         own = plan.of_device(self._device)
         self._steps = [

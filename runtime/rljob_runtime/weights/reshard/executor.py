@@ -16,7 +16,7 @@ from rljob_plan.resharding.boxes import Box, Piece
 from rljob_plan.resharding.buckets import Member
 from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_runtime.devices.backend import Backend, Mark
-from rljob_runtime.devices.members import Members, World
+from rljob_runtime.devices.members import DefaultGroupMembers, Members
 from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.weights.reshard.exchange import Exchange, Exchanges
@@ -64,7 +64,7 @@ class Resharder:
         deltas: bool = False,
         merge: Merge = as_trained,
     ) -> None:
-        members = members or World()
+        members = members or DefaultGroupMembers()
         self._merge, self.device = merge, members.rank
         self._plan = plan.of_device(self.device)
         self._held = _boxes(plan.update.held(self.device))

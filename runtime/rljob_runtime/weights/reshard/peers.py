@@ -122,7 +122,7 @@ class Peers:
         ]
         if not awaited:
             return
-        with self._notes.whole(f"await {what.name} {number}") as note:
+        with self._notes.blocking(f"await {what.name} {number}") as note:
             for place, rank in enumerate(awaited):
                 note.awaited = tuple(awaited[place:])
                 while self._heard[rank][what] < number:

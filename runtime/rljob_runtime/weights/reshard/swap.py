@@ -13,7 +13,7 @@ from torch import Tensor
 from rljob_runtime.devices.backend import Backend, Mark
 from rljob_runtime.devices.host import host_bytes
 from rljob_runtime.devices.host_arena import HostArena
-from rljob_runtime.devices.host_swap import bit_sum, check_rested
+from rljob_runtime.devices.host_swap import bit_sum, verify_bit_sums
 from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.errors import ConfigError
 
@@ -131,7 +131,7 @@ class Resting:
 
     def _check(self, came: Mapping[int, Tensor]) -> None:
         names = {key: name for name, key in self._storage_of.items()}
-        check_rested(
+        verify_bit_sums(
             {names[key]: self._sums[key] for key in came},
             {names[key]: total for key, total in came.items()},
         )

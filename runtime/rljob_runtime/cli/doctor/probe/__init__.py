@@ -1,5 +1,6 @@
-"""A probe: short-lived pods, one a node, that look around and then sum a tensor over all of them.
+"""A probe: short-lived pods, one per node, that inspect their environment and run an all-reduce.
 
-`plan` says which pods, `pods` makes their manifests, `course` makes, asks and deletes them, `judge` tells
-what it means. `in_pod` is the program in the pods; it travels with them, as the image's rljob may be another.
+`plan` selects the pods, `pods` builds their manifests, `course` creates, runs and deletes them, and `judge`
+turns the results into findings. `in_pod` is the program in the pods; its text is sent with them, because the
+image may contain another release of rljob.
 """

@@ -1,6 +1,6 @@
-"""A probe's course: make the pods, wait for them, ask them, let them sum; delete them whatever happens.
+"""Run a probe: create the pods, wait for them, inspect them, run an all-reduce, and always delete them.
 
-Every wait ends at a deadline, and says through `tell` what it waits for.
+Every wait has a deadline, and `ProbeIO.report` receives a line about what is awaited.
 """
 
 import json
@@ -12,34 +12,34 @@ from typing import Any, Protocol
 
 from rljob_runtime.cli.cluster.job_facts import is_ready, state
 from rljob_runtime.cli.doctor.cluster_facts import Manifest, name_of
-from rljob_runtime.cli.doctor.probe.plan import Plan
+from rljob_runtime.cli.doctor.probe.plan import ProbePlan
 from rljob_runtime.cli.doctor.probe.pods import FOLDERS, LABEL, command, pods_of
-from rljob_runtime.cli.doctor.probe.seen import Looked, PodSeen, Seen
+from rljob_runtime.cli.doctor.probe.seen import LookResult, PodReport, ProbeReport
 from rljob_runtime.errors import ClusterError, NotThere
 
 LOOK_SECONDS = 30.0
 ARRIVAL_SECONDS = 45.0
-"""For which pods wait for each other: imports of torch on a busy node take long."""
+"""How long pods wait for each other: imports of torch on a busy node take long."""
 SUM_SECONDS = 120.0
 UNPLACED_SECONDS = 20.0
-"""For which a pod without a place is waited for: what holds the devices may just be ending."""
+"""How long to wait for a pod that is not scheduled: the pods that hold the devices may be ending."""
 NICS_SECONDS = 10.0
-"""For which the device plugin is waited for, which looks after its pods every few seconds."""
+"""How long to wait for the device plugin, which updates its pods every few seconds."""
 GONE_SECONDS = 30.0
 POLL_SECONDS = 1.0
 PORT = 29555
 MOST_SHELLS = 32
-"""At once, where pods need not wait for each other."""
+"""Limit of concurrent shells where pods need not wait for each other."""
 NICS_ANNOTATION = "ascend.kubectl.kubernetes.io/ascend-910-configuration"
-HOPELESS = (
+FATAL_REASONS = (
     "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError",
     "CreateContainerError", "RunContainerError", "CrashLoopBackOff",
 )  # fmt: skip
-"""Reasons of a container that waiting does not mend."""
+"""Waiting reasons of a container that do not resolve with time."""
 
 
-class Api(Protocol):
-    """`Calls`, as far as a probe goes."""
+class PodsApi(Protocol):
+    """The subset of `Calls` that a probe uses."""
 
     def request(
         self,
@@ -54,82 +54,85 @@ class Api(Protocol):
 
 
 Shell = Callable[[str, list[str]], tuple[int, bytes, str]]
-"""Run a command in a pod: (exit code, output, what it complained of). Raises ClusterError."""
+"""Runs a command in a pod and returns (exit code, stdout, stderr). Raises ClusterError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """What a probe acts by. tell: a line for people. wall: unix seconds."""
+class ProbeIO:
+    """The API, shell, output and clocks that a probe uses. report: prints a line. wall: unix seconds."""
 
-    api: Api
+    api: PodsApi
     shell: Shell
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
 
 
-def probe(plan: Plan, means: Means) -> Seen:
-    """Make the pods, and tell what was seen of them. They are gone afterwards, or named."""
+def probe(plan: ProbePlan, io: ProbeIO) -> ProbeReport:
+    """Create the pods, run the probe and return its report. Pods that could not be deleted are named in
+    it."""
     try:
-        refused = _make(plan, means)
-        there = _wait(plan, means, refused)
-        pods, images = there[: plan.pods], there[plan.pods :]
-        pods = _look(pods, means)
-        pods = _sum(plan, pods, means)
-        pods = _nics(plan, pods, means)
+        refusal = _create_pods(plan, io)
+        reports = _wait_for_pods(plan, io, refusal)
+        pods, images = reports[: plan.pods], reports[plan.pods :]
+        pods = _inspect_pods(pods, io)
+        pods = _all_reduce(plan, pods, io)
+        pods = _read_nics(plan, pods, io)
     finally:
-        left = _delete(plan, means)
-        for name, why in left.items():
-            means.tell(f"{name} is left: {why}")
-    return Seen(pods=tuple(pods), images=tuple(images), left=left)
+        undeleted = _delete_pods(plan, io)
+        for name, reason in undeleted.items():
+            io.report(f"{name} is left: {reason}")
+    return ProbeReport(pods=tuple(pods), images=tuple(images), undeleted=undeleted)
 
 
-def _make(plan: Plan, means: Means) -> str:
-    """Why not all could be made; "" where they were. A quota refuses one pod as all others."""
+def _create_pods(plan: ProbePlan, io: ProbeIO) -> str:
+    """Create all pods; return the first refusal, or "". A quota that refuses one pod refuses all others."""
     for pod in pods_of(plan):
         try:
-            means.api.request("create", _path(plan), resource="pods", name=name_of(pod), body=pod)
+            io.api.request("create", _path(plan), resource="pods", name=name_of(pod), body=pod)
         except ClusterError as error:
             return str(error)
     return ""
 
 
-def _wait(plan: Plan, means: Means, refused: str) -> list[PodSeen]:
-    """Until each pod runs, or will not."""
-    deadline, told = means.clock() + plan.seconds, ""
+def _wait_for_pods(plan: ProbePlan, io: ProbeIO, refusal: str) -> list[PodReport]:
+    """Wait until each pod runs or cannot run, and return a report for each."""
+    deadline, last_message = io.clock() + plan.seconds, ""
     unplaced: dict[str, float] = {}
     while True:
-        there = {name_of(pod): pod for pod in _listed(plan, means)}
+        pods = {name_of(pod): pod for pod in _list_pods(plan, io)}
         waiting = {}
-        for name, pod in there.items():
-            if _is_unplaced(pod):
-                unplaced.setdefault(name, means.clock())
+        for name, pod in pods.items():
+            if _is_unscheduled(pod):
+                unplaced.setdefault(name, io.clock())
             else:
                 unplaced.pop(name, None)
-            lost = means.clock() - unplaced.get(name, means.clock()) >= UNPLACED_SECONDS
-            if not (is_ready(pod) or lost or _is_hopeless(pod)):
+            is_lost = io.clock() - unplaced.get(name, io.clock()) >= UNPLACED_SECONDS
+            if not (is_ready(pod) or is_lost or _is_fatal(pod)):
                 waiting[name] = state(pod)
-        if not waiting or means.clock() >= deadline:
+        if not waiting or io.clock() >= deadline:
             break
-        news = "; ".join(f"{name}: {what}" for name, what in sorted(waiting.items())[:3])
-        if news != told:
-            means.tell(
+        message = "; ".join(
+            f"{name}: {pod_state}" for name, pod_state in sorted(waiting.items())[:3]
+        )
+        if message != last_message:
+            io.report(
                 f"waiting for {len(waiting)} of {len(plan.pod_names)} pods, "
-                f"{plan.seconds:.0f} s at most: {news}"
+                f"{plan.seconds:.0f} s at most: {message}"
             )
-            told = news
-        means.sleep(POLL_SECONDS)
-    return [_seen(name, there.get(name), refused, plan.seconds) for name in plan.pod_names]
+            last_message = message
+        io.sleep(POLL_SECONDS)
+    return [_pod_report(name, pods.get(name), refusal, plan.seconds) for name in plan.pod_names]
 
 
-def _seen(name: str, pod: Manifest | None, refused: str, seconds: float) -> PodSeen:
+def _pod_report(name: str, pod: Manifest | None, refusal: str, seconds: float) -> PodReport:
     if pod is None:
-        return PodSeen(name=name, problem=refused or "it vanished")
+        return PodReport(name=name, problem=refusal or "it vanished")
     problem = "" if is_ready(pod) else state(pod)
-    if problem and not (_is_unplaced(pod) or _is_hopeless(pod)):
+    if problem and not (_is_unscheduled(pod) or _is_fatal(pod)):
         problem = f"does not run after {seconds:.0f} s: {problem}"
-    return PodSeen(
+    return PodReport(
         name=name,
         node=pod["spec"].get("nodeName", ""),
         address=pod.get("status", {}).get("podIP", ""),
@@ -137,102 +140,110 @@ def _seen(name: str, pod: Manifest | None, refused: str, seconds: float) -> PodS
     )
 
 
-def _look(pods: list[PodSeen], means: Means) -> list[PodSeen]:
-    """Ask each pod that runs what it has around it."""
-    given = json.dumps({"seconds": LOOK_SECONDS, "folders": FOLDERS})
+def _inspect_pods(pods: list[PodReport], io: ProbeIO) -> list[PodReport]:
+    """Run the program's `look` in each running pod."""
+    arguments = json.dumps({"seconds": LOOK_SECONDS, "folders": FOLDERS})
 
-    def ask(pod: PodSeen) -> PodSeen:
-        sent = means.wall()
-        answer, problem = _ask(means, pod.name, command("look", given))
+    def inspect(pod: PodReport) -> PodReport:
+        sent = io.wall()
+        answer, problem = _run_in_pod(io, pod.name, command("look", arguments))
         if answer is None:
             return replace(pod, problem=problem)
-        return replace(pod, looked=Looked(sent=sent, heard=means.wall(), answer=answer))
+        return replace(pod, look_result=LookResult(sent=sent, received=io.wall(), answer=answer))
 
-    return _each(pods, ask, at_once=MOST_SHELLS)
+    return _map_pods(pods, inspect, max_workers=MOST_SHELLS)
 
 
-def _sum(plan: Plan, pods: list[PodSeen], means: Means) -> list[PodSeen]:
-    """Let all pods that answered sum a tensor."""
-    able = [pod for pod in pods if pod.looked is not None]
-    if len(able) < 2:
+def _all_reduce(plan: ProbePlan, pods: list[PodReport], io: ProbeIO) -> list[PodReport]:
+    """Run an all-reduce over all pods that answered `look`."""
+    participants = [pod for pod in pods if pod.look_result is not None]
+    if len(participants) < 2:
         return pods
-    means.tell(f"all-reduce over {len(able)} pods, {SUM_SECONDS:.0f} s at most")
+    io.report(f"all-reduce over {len(participants)} pods, {SUM_SECONDS:.0f} s at most")
     common = {
         "backend": "hccl" if plan.ascend else "gloo",
-        "size": len(able),
-        "address": able[0].address,
+        "size": len(participants),
+        "address": participants[0].address,
         "port": PORT,
         "arrival": ARRIVAL_SECONDS,
         "seconds": SUM_SECONDS,
     }
-    ranks = {pod.name: rank for rank, pod in enumerate(able)}
+    ranks = {pod.name: rank for rank, pod in enumerate(participants)}
 
-    def ask(pod: PodSeen) -> PodSeen:
-        given = json.dumps({**common, "rank": ranks[pod.name]})
-        answer, problem = _ask(means, pod.name, command("reduce", given))
-        return replace(pod, summed=answer or {"failure": problem})
+    def reduce(pod: PodReport) -> PodReport:
+        arguments = json.dumps({**common, "rank": ranks[pod.name]})
+        answer, problem = _run_in_pod(io, pod.name, command("reduce", arguments))
+        return replace(pod, all_reduce=answer or {"failure": problem})
 
-    return _each(pods, ask, at_once=len(pods))
+    return _map_pods(pods, reduce, max_workers=len(pods))
 
 
-def _nics(plan: Plan, pods: list[PodSeen], means: Means) -> list[PodSeen]:
-    """On Ascend, what the device plugin says of the devices of pods that cannot read it from a file."""
-    asked = {
-        pod.name for pod in pods if pod.looked and pod.looked.answer["device_addresses"] is None
+def _read_nics(plan: ProbePlan, pods: list[PodReport], io: ProbeIO) -> list[PodReport]:
+    """On Ascend, read NIC addresses from the device plugin's annotation where the pod has no file of them."""
+    unresolved = {
+        pod.name
+        for pod in pods
+        if pod.look_result and pod.look_result.answer["device_addresses"] is None
     }
-    if not plan.ascend or not asked:
+    if not plan.ascend or not unresolved:
         return pods
-    deadline = means.clock() + NICS_SECONDS
+    deadline = io.clock() + NICS_SECONDS
     while True:
-        found = {name_of(pod): nics_of(pod) for pod in _listed(plan, means)}
-        if all(found.get(name) is not None for name in asked) or means.clock() >= deadline:
-            return [replace(pod, nics=found.get(pod.name)) for pod in pods]
-        means.sleep(POLL_SECONDS)
+        nics_by_pod = {name_of(pod): nics_of(pod) for pod in _list_pods(plan, io)}
+        if all(nics_by_pod.get(name) is not None for name in unresolved) or io.clock() >= deadline:
+            return [replace(pod, nics=nics_by_pod.get(pod.name)) for pod in pods]
+        io.sleep(POLL_SECONDS)
 
 
 def nics_of(pod: Manifest) -> dict[str, str] | None:
-    """Addresses by device of a pod's annotation; None where there is none that can be read."""
+    """Return NIC addresses by device from a pod's annotation; None without a readable one."""
     try:
-        told = json.loads(pod["metadata"]["annotations"][NICS_ANNOTATION])
-        given = {str(one["device_id"]): str(one.get("device_ip") or "") for one in told["devices"]}
+        annotation = json.loads(pod["metadata"]["annotations"][NICS_ANNOTATION])
+        addresses = {
+            str(one["device_id"]): str(one.get("device_ip") or "") for one in annotation["devices"]
+        }
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    return {device: address for device, address in given.items() if address}
+    return {device: address for device, address in addresses.items() if address}
 
 
-def _each(pods: list[PodSeen], ask: Callable[[PodSeen], PodSeen], *, at_once: int) -> list[PodSeen]:
-    """All pods, those that are well by what they answer, so many of them at once."""
-    threads = ThreadPoolExecutor(max_workers=at_once)
+def _map_pods(
+    pods: list[PodReport], work: Callable[[PodReport], PodReport], *, max_workers: int
+) -> list[PodReport]:
+    """Apply `work` to each pod without a problem, in threads; return all pods in order."""
+    threads = ThreadPoolExecutor(max_workers=max_workers)
     try:
-        return list(threads.map(lambda pod: pod if pod.problem else ask(pod), pods))
-    finally:  # on Ctrl-C the pods go, and with them the shells
+        return list(threads.map(lambda pod: pod if pod.problem else work(pod), pods))
+    finally:  # on Ctrl-C the pods are deleted, which ends the shells
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _ask(means: Means, pod: str, words: list[str]) -> tuple[dict[str, Any] | None, str]:
-    """(the program's result, why there is none)."""
+def _run_in_pod(
+    io: ProbeIO, pod: str, command_line: list[str]
+) -> tuple[dict[str, Any] | None, str]:
+    """Return (the program's result, the reason why there is none)."""
     try:
-        code, output, complaint = means.shell(pod, words)
+        code, output, stderr = io.shell(pod, command_line)
     except ClusterError as error:
         return None, str(error)
     for line in reversed(output.decode(errors="replace").splitlines()):
         try:
-            said = json.loads(line)
+            message = json.loads(line)
         except ValueError:
             continue
-        if isinstance(said, dict) and "result" in said:
-            result: dict[str, Any] = said["result"]
+        if isinstance(message, dict) and "result" in message:
+            result: dict[str, Any] = message["result"]
             return result, ""
-    last = complaint.strip().splitlines()[-1:] or ["it said nothing"]
+    last = stderr.strip().splitlines()[-1:] or ["it said nothing"]
     return None, f"the program in the pod ended with {code}: {last[0]}"
 
 
-def _delete(plan: Plan, means: Means) -> dict[str, str]:
-    """Delete all pods and wait until they are gone; those that are left, and why."""
-    left: dict[str, str] = {}
+def _delete_pods(plan: ProbePlan, io: ProbeIO) -> dict[str, str]:
+    """Delete all pods and wait until they are gone; return those that remain, with the reason."""
+    undeleted: dict[str, str] = {}
     for name in plan.pod_names:
         try:
-            means.api.request(
+            io.api.request(
                 "delete",
                 f"{_path(plan)}/{name}",
                 resource="pods",
@@ -242,37 +253,41 @@ def _delete(plan: Plan, means: Means) -> dict[str, str]:
         except NotThere:
             continue
         except ClusterError as error:
-            left[name] = str(error)
-    deadline = means.clock() + GONE_SECONDS
+            undeleted[name] = str(error)
+    deadline = io.clock() + GONE_SECONDS
     while True:
         try:
-            there = {name_of(pod) for pod in _listed(plan, means)}
+            remaining = {name_of(pod) for pod in _list_pods(plan, io)}
         except ClusterError as error:
-            return left | {plan.name: str(error)}
-        if not there - left.keys():
-            return left
-        if means.clock() >= deadline:
-            return left | dict.fromkeys(there, f"it is still there after {GONE_SECONDS:.0f} s")
-        means.sleep(POLL_SECONDS)
+            return undeleted | {plan.name: str(error)}
+        if not remaining - undeleted.keys():
+            return undeleted
+        if io.clock() >= deadline:
+            return undeleted | dict.fromkeys(
+                remaining, f"it is still there after {GONE_SECONDS:.0f} s"
+            )
+        io.sleep(POLL_SECONDS)
 
 
-def _listed(plan: Plan, means: Means) -> list[Manifest]:
+def _list_pods(plan: ProbePlan, io: ProbeIO) -> list[Manifest]:
     query = {"labelSelector": f"{LABEL}={plan.name}"}
-    found = means.api.request("list", _path(plan), resource="pods", query=query)
-    return list(found.get("items") or [])
+    pods = io.api.request("list", _path(plan), resource="pods", query=query)
+    return list(pods.get("items") or [])
 
 
-def _path(plan: Plan) -> str:
+def _path(plan: ProbePlan) -> str:
     return f"/api/v1/namespaces/{plan.namespace}/pods"
 
 
-def _is_unplaced(pod: Manifest) -> bool:
+def _is_unscheduled(pod: Manifest) -> bool:
     conditions = pod.get("status", {}).get("conditions") or []
     return any(c["type"] == "PodScheduled" and c["status"] == "False" for c in conditions)
 
 
-def _is_hopeless(pod: Manifest) -> bool:
+def _is_fatal(pod: Manifest) -> bool:
     status = pod.get("status", {})
     containers = status.get("containerStatuses") or []
     reasons = [c.get("state", {}).get("waiting", {}).get("reason") for c in containers]
-    return status.get("phase") in ("Failed", "Succeeded") or any(r in HOPELESS for r in reasons)
+    return status.get("phase") in ("Failed", "Succeeded") or any(
+        r in FATAL_REASONS for r in reasons
+    )

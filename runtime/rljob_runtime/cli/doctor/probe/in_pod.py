@@ -1,6 +1,6 @@
-"""The program in a probe's pods: `python -c THIS look|reduce JSON`. Knows nothing of rljob.
+"""The program in a probe's pods: `python -c THIS look|reduce JSON`. It does not import rljob.
 
-Every line that it prints is JSON: `{"stage": ...}` so often that nobody takes it for dead, the result last.
+Every line that it prints is JSON: a `{"stage": ...}` heartbeat, and the result as the last line.
 """
 
 import json
@@ -25,48 +25,48 @@ VARIABLES = ("HCCL_", "GLOO_", "ASCEND_VISIBLE_DEVICES", "NCCL_")
 
 
 def main() -> None:
-    """Entry point."""
-    work, given = sys.argv[1], json.loads(sys.argv[2])
-    stage = Stage(given["seconds"])
-    result = {"look": look, "reduce": reduce}[work](given, stage)
-    say({"result": result})
-    os._exit(0)  # a library that does not end would hold the shell
+    """Run the command of the arguments, print its result and exit."""
+    command, arguments = sys.argv[1], json.loads(sys.argv[2])
+    stage = ProgramStage(arguments["seconds"])
+    result = {"look": inspect, "reduce": reduce}[command](arguments, stage)
+    write_line({"result": result})
+    os._exit(0)  # threads of a library that do not end would keep the shell open
 
 
-def say(line: dict[str, Any]) -> None:
-    """One line, at once."""
-    sys.stdout.write(json.dumps(line) + "\n")
+def write_line(message: dict[str, Any]) -> None:
+    """Print one line of JSON and flush it."""
+    sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
-class Stage:
-    """What the program does now, and knows by then; ends it when its time is over, whatever it hangs in."""
+class ProgramStage:
+    """The current stage and partial result; exits the process at the deadline, whatever it hangs in."""
 
     def __init__(self, seconds: float) -> None:
         self.name = "start"
-        self.known: dict[str, Any] = {}
+        self.partial_result: dict[str, Any] = {}
         self.end = time.monotonic() + seconds
         threading.Thread(target=self._beat, daemon=True).start()
 
-    def left(self) -> float:
-        """Seconds that are left, 1 at least."""
+    def seconds_left(self) -> float:
+        """Return the seconds until the deadline, at least 1."""
         return max(1.0, self.end - time.monotonic())
 
     def _beat(self) -> None:
         while time.monotonic() < self.end:
-            say({"stage": self.name})
-            time.sleep(min(BEAT_SECONDS, self.left()))
-        say({"result": {**self.known, "failure": f"no end of: {self.name}"}})
+            write_line({"stage": self.name})
+            time.sleep(min(BEAT_SECONDS, self.seconds_left()))
+        write_line({"result": {**self.partial_result, "failure": f"no end of: {self.name}"}})
         os._exit(1)
 
 
-def look(given: dict[str, Any], stage: Stage) -> dict[str, Any]:
-    """What there is. given: folders, where room is wanted."""
+def inspect(arguments: dict[str, Any], stage: ProgramStage) -> dict[str, Any]:
+    """Describe the pod's environment. arguments: `folders`, whose free space is reported."""
     return {
         "time": time.time(),
-        "shm_bytes": room("/dev/shm", total=True),
-        "disk": {folder: room(folder) for folder in given["folders"]},
-        "writable": {folder: os.access(folder, os.W_OK) for folder in given["folders"]},
+        "shm_bytes": file_system_bytes("/dev/shm", total=True),
+        "disk": {folder: file_system_bytes(folder) for folder in arguments["folders"]},
+        "writable": {folder: os.access(folder, os.W_OK) for folder in arguments["folders"]},
         "interfaces": interfaces(),
         "environment": {k: v for k, v in os.environ.items() if k.startswith(VARIABLES)},
         "devices": len(glob("/dev/davinci[0-9]*")),
@@ -75,17 +75,17 @@ def look(given: dict[str, Any], stage: Stage) -> dict[str, Any]:
     }
 
 
-def room(folder: str, *, total: bool = False) -> int | None:
-    """Free bytes of a folder's file system, or all of them."""
+def file_system_bytes(folder: str, *, total: bool = False) -> int | None:
+    """Return the free bytes of a folder's file system, or its size with `total`; None without the folder."""
     try:
-        found = os.statvfs(folder)
+        statistics = os.statvfs(folder)
     except OSError:
         return None
-    return found.f_frsize * (found.f_blocks if total else found.f_bavail)
+    return statistics.f_frsize * (statistics.f_blocks if total else statistics.f_bavail)
 
 
 def interfaces() -> dict[str, dict[str, Any]]:
-    """Network interfaces but lo: whether they are up, their addresses."""
+    """Return all network interfaces except lo: whether each is up, its mtu and addresses."""
     import psutil
 
     addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
@@ -102,7 +102,7 @@ def interfaces() -> dict[str, dict[str, Any]]:
 
 
 def device_addresses() -> dict[str, str] | None:
-    """Addresses of the devices' own NICs by device; None without Ascend's file of them."""
+    """Return the addresses of the devices' NICs by device; None without Ascend's file of them."""
     try:
         text = HCCN.read_text()
     except OSError:
@@ -111,83 +111,88 @@ def device_addresses() -> dict[str, str] | None:
 
 
 def installed(package: str) -> str | None:
-    """Version of a package of the image."""
+    """Return the version of a package of the image; None without it."""
     try:
         return version(package)
     except PackageNotFoundError:
         return None
 
 
-def reduce(given: dict[str, Any], stage: Stage) -> dict[str, Any]:
-    """Sum a tensor over all pods that come. given: backend, rank, size, address and port of rank 0, and
-    arrival, the seconds for which others are waited for."""
+def reduce(arguments: dict[str, Any], stage: ProgramStage) -> dict[str, Any]:
+    """Sum a tensor over all pods that arrive. arguments: backend, rank, size, address and port of rank 0, and
+    arrival, the seconds to wait for other pods."""
     stage.name = "import of torch"
     import torch
     import torch.distributed as dist
 
-    backend, rank = given["backend"], given["rank"]
+    backend, rank = arguments["backend"], arguments["rank"]
     if backend == "hccl":
         import torch_npu  # noqa: F401
 
         torch.npu.set_device(0)  # type: ignore[attr-defined]
-    stage.name = f"connection to {given['address']}:{given['port']}"
+    stage.name = f"connection to {arguments['address']}:{arguments['port']}"
     store = dist.TCPStore(  # type: ignore[attr-defined]
-        given["address"],
-        given["port"],
+        arguments["address"],
+        arguments["port"],
         is_master=rank == 0,
         wait_for_workers=False,
-        timeout=timedelta(seconds=stage.left()),
+        timeout=timedelta(seconds=stage.seconds_left()),
     )
     stage.name = "arrival of the others"
-    members = gather(store, rank, given["size"], given["arrival"])
-    stage.known = {"rank": rank, "members": members}
+    members = gather(store, rank, arguments["size"], arguments["arrival"])
+    stage.partial_result = {"rank": rank, "members": members}
     if rank not in members or len(members) < 2:
-        return stage.known
+        return stage.partial_result
     stage.name = f"first {backend} collective with {len(members)} pods"
     dist.init_process_group(
         backend,
         store=dist.PrefixStore("sum", store),  # type: ignore[attr-defined]
         rank=members.index(rank),
         world_size=len(members),
-        timeout=timedelta(seconds=stage.left()),
+        timeout=timedelta(seconds=stage.seconds_left()),
     )
     device = "npu:0" if backend == "hccl" else "cpu"
     values = torch.ones(BYTES[backend] // 4, device=device)
     dist.all_reduce(values)  # connects
-    right = float(values[0]) == len(members) == float(values[-1])
+    is_correct = float(values[0]) == len(members) == float(values[-1])
     stage.name = f"{backend} all-reduce of {BYTES[backend] // 2**20} MiB"
     seconds = timed(lambda: (dist.all_reduce(values), float(values[0])))
     stage.name = "the others' end"
     dist.barrier()
     dist.destroy_process_group()
-    if rank == members[0]:  # holds the store: leaves last
+    if rank == members[0]:  # hosts the store, so it exits last
         time.sleep(0.5)
-    return {**stage.known, "correct": right, "bytes": BYTES[backend], "seconds": seconds}
+    return {
+        **stage.partial_result,
+        "correct": is_correct,
+        "bytes": BYTES[backend],
+        "seconds": seconds,
+    }
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds of the quickest of TIMES."""
-    taken = []
+    """Return the seconds of the fastest of TIMES calls."""
+    durations = []
     for _ in range(TIMES):
-        began = time.monotonic()
+        started = time.monotonic()
         work()
-        taken.append(time.monotonic() - began)
-    return min(taken)
+        durations.append(time.monotonic() - started)
+    return min(durations)
 
 
 def gather(store: Any, rank: int, size: int, seconds: float) -> list[int]:
-    """The ranks that came within the time, as rank 0 counts them; the same list on each."""
+    """Return the ranks that arrived in time, counted by rank 0; the list is the same on each rank."""
     store.set(f"here-{rank}", "1")
     if rank == 0:
         end = time.monotonic() + seconds
         while True:
-            here = [other for other in range(size) if store.check([f"here-{other}"])]
-            if len(here) == size or time.monotonic() > end:
+            arrived = [other for other in range(size) if store.check([f"here-{other}"])]
+            if len(arrived) == size or time.monotonic() > end:
                 break
             time.sleep(0.1)
-        store.set("members", json.dumps(here))
-    found: list[int] = json.loads(store.get("members"))
-    return found
+        store.set("members", json.dumps(arrived))
+    members: list[int] = json.loads(store.get("members"))
+    return members
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a probe's pods say of the cluster: place, image, software, memory, room, clocks. Pure.
+"""Findings of a probe: scheduling, images, software, shared memory, disk and clocks. Pure.
 
 `judge_network` has networks and collectives.
 """
@@ -9,40 +9,41 @@ from importlib.metadata import version
 from rljob_api.topology.pod_names import RUNS_DIRECTORY
 from rljob_api.topology.worker_pods import object_store_bytes
 from rljob_runtime.cli.doctor.findings import Finding, fail, findings_of, ok, warn
-from rljob_runtime.cli.doctor.probe.judge_network import device_networks, networks, sums
-from rljob_runtime.cli.doctor.probe.plan import Plan
-from rljob_runtime.cli.doctor.probe.seen import Answers, Looked, Seen
+from rljob_runtime.cli.doctor.probe.judge_network import all_reduce, device_networks, networks
+from rljob_runtime.cli.doctor.probe.plan import ProbePlan
+from rljob_runtime.cli.doctor.probe.seen import Answers, LookResult, ProbeReport
 from rljob_runtime.cli.doctor.pulls import PULLABLE
 
 MIB, GIB = 2**20, 2**30
-SCARCE_BYTES, LITTLE_BYTES = GIB, 10 * GIB
-"""Room for a run's folder: below the first a run ends soon, below the second checkpoints may not fit."""
-APART_SECONDS, WRONG_SECONDS = 2.0, 300.0
-"""Clocks: from the first on logs of several nodes mislead, from the second on tokens and S3 are refused."""
-DELETE = "kubectl -n {} delete pod -l rljob.io/probe={}"
+MIN_BYTES, LOW_BYTES = GIB, 10 * GIB
+"""Free bytes for a run's folder: below the first a run fails soon, below the second checkpoints may not
+fit."""
+SKEW_WARN_SECONDS, SKEW_FAIL_SECONDS = 2.0, 300.0
+"""Clock skew: from the first on, logs of several nodes mislead; from the second on, tokens and S3 fail."""
+DELETE_COMMAND = "kubectl -n {} delete pod -l rljob.io/probe={}"
 
 
-def _pods(plan: Plan, seen: Seen) -> Iterator[Finding]:
-    """Whether the pods ran: their place, their image."""
-    pods = seen.pods
+def _pod_states(plan: ProbePlan, report: ProbeReport) -> Iterator[Finding]:
+    """Check that the pods ran: their nodes and their image."""
+    pods = report.pods
     for pod in pods:
-        where = f"{pod.name} on {pod.node}" if pod.node else pod.name
+        location = f"{pod.name} on {pod.node}" if pod.node else pod.name
         if pod.problem:
-            yield fail(f"{where}: {pod.problem}", _remedy(pod.problem, plan.image))
+            yield fail(f"{location}: {pod.problem}", _remedy(pod.problem, plan.image))
     running = [pod for pod in pods if not pod.problem]
     if len(running) == len(pods):
         nodes = ", ".join(sorted({pod.node for pod in pods}))
         yield ok(f"{len(pods)} of {len(pods)} run {plan.image} (on {nodes})")
 
 
-def _other_images(plan: Plan, seen: Seen) -> Iterator[Finding]:
-    """Whether the images of other roles were pulled."""
-    for other, pod in zip(plan.images, seen.images, strict=True):
-        where = f" on {pod.node}" if pod.node else ""
+def _other_images(plan: ProbePlan, report: ProbeReport) -> Iterator[Finding]:
+    """Check that the images of other roles were pulled."""
+    for other, pod in zip(plan.images, report.images, strict=True):
+        location = f" on {pod.node}" if pod.node else ""
         if pod.problem:
-            yield fail(f"{other}{where}: {pod.problem}", _remedy(pod.problem, other.image))
+            yield fail(f"{other}{location}: {pod.problem}", _remedy(pod.problem, other.image))
         else:
-            yield ok(f"{other} was pulled{where}")
+            yield ok(f"{other} was pulled{location}")
 
 
 def _remedy(problem: str, image: str) -> str:
@@ -55,102 +56,106 @@ def _remedy(problem: str, image: str) -> str:
     return "kubectl get events tells more; a longer --deadline waits longer"
 
 
-def _software(plan: Plan, looked: Answers) -> Iterator[Finding]:
-    """What the image has installed."""
-    own = version("rljob")
-    there = {name: number for name, number in looked[0][1].answer["software"].items() if number}
-    text = ", ".join(f"{name} {number}" for name, number in there.items()) or "nothing"
+def _software(plan: ProbePlan, answers: Answers) -> Iterator[Finding]:
+    """Check the packages that the image has installed."""
+    client_version = version("rljob")
+    versions = {name: number for name, number in answers[0][1].answer["software"].items() if number}
+    text = ", ".join(f"{name} {number}" for name, number in versions.items()) or "nothing"
     needed = ("rljob", "ray", "torch", *(("torch-npu",) if plan.ascend else ()))
-    if lacking := [name for name in needed if name not in there]:
+    if missing := [name for name in needed if name not in versions]:
         remedy = "use rljob's image for these devices, or one made from it"
-        yield fail(f"{plan.image} lacks {', '.join(lacking)}; it has {text}", remedy)
-    elif there["rljob"] != own:
-        yield warn(f"{text}; this client is rljob {own}", "use an image of this release")
+        yield fail(f"{plan.image} lacks {', '.join(missing)}; it has {text}", remedy)
+    elif versions["rljob"] != client_version:
+        yield warn(f"{text}; this client is rljob {client_version}", "use an image of this release")
     else:
         yield ok(text)
 
 
-def _shared_memory(plan: Plan, looked: Answers) -> Iterator[Finding]:
+def _shared_memory(plan: ProbePlan, answers: Answers) -> Iterator[Finding]:
     store_bytes = object_store_bytes(ascend=plan.ascend)
-    least = min(int(one.answer["shm_bytes"] or 0) for _, one in looked)
-    text = f"/dev/shm has {_size(least)}; Ray's object store takes {_size(store_bytes)}"
+    least = min(int(result.answer["shm_bytes"] or 0) for _, result in answers)
+    text = f"/dev/shm has {_format_bytes(least)}; Ray's object store takes {_format_bytes(store_bytes)}"
     if least < store_bytes:
-        remedy = f"podTemplates.worker.resources: memory of {_size(2 * store_bytes)} or more"
+        remedy = (
+            f"podTemplates.worker.resources: memory of {_format_bytes(2 * store_bytes)} or more"
+        )
         yield fail(text, remedy)
     else:
         yield ok(f"{text}; the dock's rows lie in the pods' own memory")
 
 
-def _room(plan: Plan, looked: Answers) -> Iterator[Finding]:
-    closed = [pod.node for pod, one in looked if not one.answer["writable"].get(RUNS_DIRECTORY)]
-    if closed:
-        what = f"PersistentVolumeClaim {plan.claim}" if plan.claim else RUNS_DIRECTORY
-        text = f"uid 1000 may not write {what} on {', '.join(closed)}"
+def _disk(plan: ProbePlan, answers: Answers) -> Iterator[Finding]:
+    unwritable = [
+        pod.node for pod, result in answers if not result.answer["writable"].get(RUNS_DIRECTORY)
+    ]
+    if unwritable:
+        volume = f"PersistentVolumeClaim {plan.claim}" if plan.claim else RUNS_DIRECTORY
+        text = f"uid 1000 may not write {volume} on {', '.join(unwritable)}"
         yield fail(text, "let the volume's folder belong to gid 1000, or open it")
-    free = [(one.answer["disk"].get(RUNS_DIRECTORY) or 0, pod.node) for pod, one in looked]
+    free = [(result.answer["disk"].get(RUNS_DIRECTORY) or 0, pod.node) for pod, result in answers]
     least, node = min(free)
-    text = f"{_size(least)} free for the run's folder ({node})"
-    if least < SCARCE_BYTES:
+    text = f"{_format_bytes(least)} free for the run's folder ({node})"
+    if least < MIN_BYTES:
         yield fail(text, "free the node's disk, or name a larger claim")
-    elif least < LITTLE_BYTES:
+    elif least < LOW_BYTES:
         yield warn(text, "see that checkpoint.keep checkpoints fit: rljob plan")
     else:
         yield ok(text)
 
 
-def _clocks(plan: Plan, looked: Answers) -> Iterator[Finding]:
-    apart = [(skew(one), pod.node) for pod, one in looked]
-    worst, node = max(apart, key=lambda pair: abs(pair[0]))
-    slowest = max(one.heard - one.sent for _, one in looked)
-    if abs(worst) < APART_SECONDS:
+def _clocks(plan: ProbePlan, answers: Answers) -> Iterator[Finding]:
+    skews = [(skew(result), pod.node) for pod, result in answers]
+    worst, node = max(skews, key=lambda pair: abs(pair[0]))
+    slowest = max(result.received - result.sent for _, result in answers)
+    if abs(worst) < SKEW_WARN_SECONDS:
         yield ok(f"nodes and this machine agree, within {max(slowest, abs(worst)):.1f} s")
         return
     text = f"{node} is {abs(worst):.0f} s {'ahead of' if worst > 0 else 'behind'} this machine"
     remedy = "let nodes and this machine set their clocks (chrony, ntpd)"
-    yield (fail if abs(worst) >= WRONG_SECONDS else warn)(text, remedy)
+    yield (fail if abs(worst) >= SKEW_FAIL_SECONDS else warn)(text, remedy)
 
 
-def skew(one: Looked) -> float:
-    """Seconds that a pod's clock is ahead of ours, at least; 0 where it may be right."""
-    when = float(one.answer["time"])
-    return max(0.0, when - one.heard) or min(0.0, when - one.sent)
+def skew(result: LookResult) -> float:
+    """Return how many seconds a pod's clock is at least ahead of ours; 0 where it may be right."""
+    pod_time = float(result.answer["time"])
+    return max(0.0, pod_time - result.received) or min(0.0, pod_time - result.sent)
 
 
-def _size(number: int) -> str:
+def _format_bytes(number: int) -> str:
     if number >= GIB:
         return f"{number / GIB:.1f} GiB"
     return f"{number // MIB} MiB"
 
 
-def _left(plan: Plan, seen: Seen) -> Iterator[Finding]:
-    """Pods that could not be deleted."""
-    if seen.left:
-        text = "; ".join(f"{name}: {why}" for name, why in seen.left.items())
-        yield fail(text, DELETE.format(plan.namespace, plan.name))
+def _undeleted_pods(plan: ProbePlan, report: ProbeReport) -> Iterator[Finding]:
+    """Report the pods that could not be deleted."""
+    if report.undeleted:
+        text = "; ".join(f"{name}: {reason}" for name, reason in report.undeleted.items())
+        yield fail(text, DELETE_COMMAND.format(plan.namespace, plan.name))
 
 
-Check = Callable[[Plan, Seen], Iterator[Finding]]
+Check = Callable[[ProbePlan, ProbeReport], Iterator[Finding]]
 
 
-def of_answers(check: Callable[[Plan, Answers], Iterator[Finding]]) -> Check:
-    """A check that has nothing to say where no pod answered."""
-    return lambda plan, seen: check(plan, answers) if (answers := seen.answers) else iter(())
+def with_answers(check: Callable[[ProbePlan, Answers], Iterator[Finding]]) -> Check:
+    """Wrap a check so that it yields nothing where no pod answered."""
+    return lambda plan, report: check(plan, answers) if (answers := report.answers) else iter(())
 
 
 CHECKS: dict[str, Check] = {
-    "probe-pods": _pods,
+    "probe-pods": _pod_states,
     "other-images": _other_images,
-    "software": of_answers(_software),
-    "shared-memory": of_answers(_shared_memory),
-    "disk": of_answers(_room),
-    "clocks": of_answers(_clocks),
-    "networks": of_answers(networks),
-    "device-networks": of_answers(device_networks),
-    "all-reduce": of_answers(sums),
-    "probe-end": _left,
+    "software": with_answers(_software),
+    "shared-memory": with_answers(_shared_memory),
+    "disk": with_answers(_disk),
+    "clocks": with_answers(_clocks),
+    "networks": with_answers(networks),
+    "device-networks": with_answers(device_networks),
+    "all-reduce": with_answers(all_reduce),
+    "probe-end": _undeleted_pods,
 }
 
 
-def judge(plan: Plan, seen: Seen) -> list[Finding]:
-    """All findings of a probe."""
-    return findings_of(CHECKS, plan, seen)
+def judge(plan: ProbePlan, report: ProbeReport) -> list[Finding]:
+    """Return all findings of a probe."""
+    return findings_of(CHECKS, plan, report)

@@ -1,24 +1,28 @@
-"""What a probe's pods say of networks: interfaces, the devices' NICs, the sum over all pods. Pure."""
+"""Findings of a probe about networks: interfaces, the devices' NICs and the all-reduce. Pure."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from rljob_runtime.cli.doctor.findings import Finding, Skip, fail, ok, skipped, warn
-from rljob_runtime.cli.doctor.probe.plan import Plan
-from rljob_runtime.cli.doctor.probe.seen import Answers, PodSeen
+from rljob_runtime.cli.doctor.probe.plan import ProbePlan
+from rljob_runtime.cli.doctor.probe.seen import Answers, PodReport
 
 MIB = 2**20
-SOCKETS = ("HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+SOCKET_VARIABLES = ("HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
-def networks(plan: Plan, looked: Answers) -> Iterator[Finding]:
-    """Each pod has an interface, and the one that HCCL or gloo is told of."""
-    for pod, one in looked:
-        there: dict[str, Any] = one.answer["interfaces"]
-        up = {name for name, at in there.items() if at["up"] and at["addresses"]}
-        for variable in SOCKETS:
-            named = one.answer["environment"].get(variable)
-            if named and not _names_one(variable, named, up):
+def networks(plan: ProbePlan, answers: Answers) -> Iterator[Finding]:
+    """Check that each pod has an interface that is up, and the one that HCCL's or gloo's variable names."""
+    for pod, result in answers:
+        interfaces: dict[str, Any] = result.answer["interfaces"]
+        up = {
+            name
+            for name, interface in interfaces.items()
+            if interface["up"] and interface["addresses"]
+        }
+        for variable in SOCKET_VARIABLES:
+            named = result.answer["environment"].get(variable)
+            if named and not _matches_interface(variable, named, up):
                 text = (
                     f"{pod.node}: {variable}={named}, but up are {', '.join(sorted(up)) or 'none'}"
                 )
@@ -26,10 +30,10 @@ def networks(plan: Plan, looked: Answers) -> Iterator[Finding]:
         if not up:
             yield fail(f"{pod.node}: no interface is up with an address", "see the CNI plugin")
     sizes = {
-        (name, at["mtu"]): pod.node
-        for pod, one in reversed(looked)
-        for name, at in sorted(one.answer["interfaces"].items())
-        if at["up"] and at["addresses"]
+        (name, interface["mtu"]): pod.node
+        for pod, result in reversed(answers)
+        for name, interface in sorted(result.answer["interfaces"].items())
+        if interface["up"] and interface["addresses"]
     }
     shown = ", ".join(f"{name} mtu {mtu} ({node})" for (name, mtu), node in sorted(sizes.items()))
     if len(sizes) > len({name for name, _ in sizes}):
@@ -39,73 +43,77 @@ def networks(plan: Plan, looked: Answers) -> Iterator[Finding]:
         yield ok(shown)
 
 
-def _names_one(variable: str, named: str, up: set[str]) -> bool:
-    """Whether the variable's value fits an interface. gloo takes whole names; HCCL beginnings of names, with
-    `=` in front whole ones, with `^` all others."""
-    whole = variable.startswith("GLOO") or named.startswith(("=", "^="))
+def _matches_interface(variable: str, named: str, up: set[str]) -> bool:
+    """Return whether the variable's value matches an interface that is up. gloo takes full names. HCCL takes
+    prefixes, with `=` in front full names, and with `^` in front excludes what matches."""
+    is_exact = variable.startswith("GLOO") or named.startswith(("=", "^="))
     words = [word for word in named.lstrip("^=").split(",") if word]
 
     def fits(name: str) -> bool:
-        return any(name == word if whole else name.startswith(word) for word in words)
+        return any(name == word if is_exact else name.startswith(word) for word in words)
 
     return any(fits(name) != named.startswith("^") for name in up)
 
 
-def device_networks(plan: Plan, looked: Answers) -> Iterator[Finding]:
-    """On Ascend, each device's NIC has an address."""
+def device_networks(plan: ProbePlan, answers: Answers) -> Iterator[Finding]:
+    """Check that on Ascend each device's NIC has an address."""
     if not plan.ascend:
         return
-    for pod, one in looked:
-        given, devices, where = (
-            one.answer["device_addresses"],
-            one.answer["devices"],
+    for pod, result in answers:
+        addresses, devices, source = (
+            result.answer["device_addresses"],
+            result.answer["devices"],
             "/etc/hccn.conf",
         )
-        if given is None:
-            given, where = pod.nics, "the device plugin"
-        if given is None:
+        if addresses is None:
+            addresses, source = pod.nics, "the device plugin"
+        if addresses is None:
             why = (
                 "neither /etc/hccn.conf in the pod, which Ascend's container runtime does not mount, nor "
                 "the device plugin's annotation of it; on the node, hccn_tool -i 0 -ip -g shows addresses"
             )
             yield skipped(f"{pod.node}: {why}")
-        elif len(given) < devices:
-            text = f"{pod.node}: {where} has addresses of {len(given)} devices, the pod {devices}"
+        elif len(addresses) < devices:
+            text = (
+                f"{pod.node}: {source} has addresses of {len(addresses)} devices, the pod {devices}"
+            )
             yield warn(text, "hccn_tool -i N -ip -s address ... on the node")
         else:
-            yield ok(f"{pod.node}: {len(given)} devices with addresses of their own")
+            yield ok(f"{pod.node}: {len(addresses)} devices with addresses of their own")
 
 
-def sums(plan: Plan, looked: Answers) -> Iterator[Finding]:
-    """The all-reduce: who came, who hung, how fast it was."""
+def all_reduce(plan: ProbePlan, answers: Answers) -> Iterator[Finding]:
+    """Check the all-reduce: which pods arrived, which failed, and its bandwidth."""
     name = "hccl" if plan.ascend else "gloo"
-    asked = [pod for pod, _ in looked if pod.summed is not None]
-    if not asked:
+    participants = [pod for pod, _ in answers if pod.all_reduce is not None]
+    if not participants:
         raise Skip("it takes two pods that run")
-    members = max((_members(pod) for pod in asked), key=len)
-    absent = [pod for rank, pod in enumerate(asked) if rank not in members]
+    members = max((_members(pod) for pod in participants), key=len)
+    absent = [pod for rank, pod in enumerate(participants) if rank not in members]
     for pod in absent:
         why = _failure(pod) or "it was not heard"
         remedy = (
             f"let pods of the namespace reach each other: NetworkPolicies, routes to {pod.node}"
         )
         yield fail(f"{pod.name} on {pod.node} did not arrive: {why}", remedy)
-    broken = [pod for pod in asked if pod not in absent and _failure(pod)]
+    broken = [pod for pod in participants if pod not in absent and _failure(pod)]
     for pod in broken:
         remedy = "see networks; firewalls between nodes, HCCL_SOCKET_IFNAME, the devices' NICs"
         yield fail(f"{pod.name} on {pod.node}: {_failure(pod)}", remedy)
-    wrong = [pod for pod in asked if (pod.summed or {}).get("correct") is False]
+    wrong = [pod for pod in participants if (pod.all_reduce or {}).get("correct") is False]
     for pod in wrong:
         yield fail(f"{pod.name} on {pod.node} got a wrong sum", "take the node out of use")
-    done = [pod.summed for pod in asked if pod.summed and "seconds" in pod.summed]
-    if done and not broken and not wrong:
-        yield ok(_bandwidth(name, members, done))
+    results = [
+        pod.all_reduce for pod in participants if pod.all_reduce and "seconds" in pod.all_reduce
+    ]
+    if results and not broken and not wrong:
+        yield ok(_bandwidth(name, members, results))
 
 
-def _bandwidth(name: str, members: list[int], done: list[dict[str, Any]]) -> str:
-    """By the slowest rank; a ring moves 2 (n - 1) / n of the bytes over each link."""
-    number, size = len(members), done[0]["bytes"]
-    seconds = max(one["seconds"] for one in done)
+def _bandwidth(name: str, members: list[int], results: list[dict[str, Any]]) -> str:
+    """Return the bandwidth of the slowest rank; a ring moves 2 (n - 1) / n of the bytes over each link."""
+    number, size = len(members), results[0]["bytes"]
+    seconds = max(result["seconds"] for result in results)
     rate = 2 * (number - 1) / number * size / seconds
     return (
         f"{name} over {number} pods: {rate / 1e9:.2f} GB/s each way "
@@ -113,9 +121,9 @@ def _bandwidth(name: str, members: list[int], done: list[dict[str, Any]]) -> str
     )
 
 
-def _members(pod: PodSeen) -> list[int]:
-    return list((pod.summed or {}).get("members") or [])
+def _members(pod: PodReport) -> list[int]:
+    return list((pod.all_reduce or {}).get("members") or [])
 
 
-def _failure(pod: PodSeen) -> str:
-    return str((pod.summed or {}).get("failure") or "")
+def _failure(pod: PodReport) -> str:
+    return str((pod.all_reduce or {}).get("failure") or "")

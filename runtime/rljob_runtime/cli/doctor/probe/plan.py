@@ -1,24 +1,24 @@
-"""Which pods a probe makes. Pure: from the job's need, else from what nodes offer."""
+"""Select the pods of a probe: from the job's need, else from what nodes offer. Pure."""
 
 from dataclasses import dataclass
 
 from rljob_api.spec.pods import parse_amount
 from rljob_api.spec.section import parse_quantity
 from rljob_api.topology.worker_pods import EMULATED_REQUESTS, HOST_GIB, is_ascend
-from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unseen, name_of
+from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unavailable, name_of
 from rljob_runtime.cli.doctor.devices import offers_of
 from rljob_runtime.cli.doctor.findings import Skip
-from rljob_runtime.cli.doctor.installed import Installed
+from rljob_runtime.cli.doctor.installed import InstalledOperator
 from rljob_runtime.cli.doctor.need import Need
 
 MOST_PODS = 16
-"""Of a probe without a job and without --nodes."""
+"""Limit of pods for a probe without a job and without --nodes."""
 DEFAULT_RESOURCE = "huawei.com/Ascend910"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherImage:
-    """An image that worker pods do not have. pod: the one that pulls it, where pods of the role may go."""
+    """An image that worker pods do not use. pod: the one that pulls it, on a node where the role may run."""
 
     pod: str
     role: str
@@ -32,10 +32,10 @@ class OtherImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A probe's pods, which are alike, and one for each of `images`. pods: how many are alike, each on a node
-    of its own. devices: of `resource`, of each. shm_bytes: what /dev/shm gets, as KubeRay makes it.
-    host_driver: whether the node's driver is mounted. seconds: after which the wait for pods ends."""
+class ProbePlan:
+    """The identical pods of a probe, and one more for each of `images`. pods: number of identical pods, each
+    on a separate node. devices: of `resource`, per pod. shm_bytes: size of /dev/shm, as KubeRay sets it.
+    host_driver: whether the node's driver is mounted. seconds: deadline of the wait for pods."""
 
     name: str
     namespace: str
@@ -59,12 +59,12 @@ class Plan:
 
     @property
     def ranks(self) -> list[str]:
-        """Names of the pods that are alike, by rank."""
+        """Return the names of the identical pods, by rank."""
         return [f"{self.name}-{rank}" for rank in range(self.pods)]
 
     @property
     def pod_names(self) -> list[str]:
-        """Names of all pods, those that are alike first."""
+        """Return the names of all pods, the identical ones first."""
         return [*self.ranks, *(other.pod for other in self.images)]
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line says. token: makes the pods' names. nodes, image: None for the default."""
+    """Options of the command line. token: suffix of the pods' names. nodes, image: None for the default."""
 
     token: str
     seconds: float
@@ -86,14 +86,16 @@ class Options:
     image: str | None = None
 
 
-def plan_of(facts: Facts, need: Need | None, operator: Installed | None, options: Options) -> Plan:
-    """The pods. Raises Skip."""
+def plan_of(
+    facts: Facts, need: Need | None, operator: InstalledOperator | None, options: Options
+) -> ProbePlan:
+    """Return the plan of the probe. Raises Skip where no pods can be created."""
     if need is not None:
-        return _of_job(facts, need, options)
-    resource, devices, nodes = _what_nodes_offer(facts, operator)
+        return _plan_for_job(facts, need, options)
+    resource, devices, nodes = _free_devices(facts, operator)
     ascend = resource is not None and operator is not None and not operator.device_plugin
     image = options.image or _image(operator, ascend=ascend)
-    return Plan(
+    return ProbePlan(
         name=f"rljob-doctor-{options.token}",
         namespace=facts.namespace,
         pods=options.nodes or nodes,
@@ -112,7 +114,7 @@ def plan_of(facts: Facts, need: Need | None, operator: Installed | None, options
     )
 
 
-def _of_job(facts: Facts, need: Need, options: Options) -> Plan:
+def _plan_for_job(facts: Facts, need: Need, options: Options) -> ProbePlan:
     accelerator = need.accelerator
     ascend = is_ascend(accelerator)
     if accelerator.injection == "dra":
@@ -120,14 +122,14 @@ def _of_job(facts: Facts, need: Need, options: Options) -> Plan:
     image = options.image or need.images["worker"]
     if not image:
         raise Skip("the operator's image for jobs was not seen; --image names it")
-    own = need.worker.resources
-    requests = dict(own.requests) if own is not None else {}
-    limits = dict(own.limits) if own is not None else {}
+    resources = need.worker.resources
+    requests = dict(resources.requests) if resources is not None else {}
+    limits = dict(resources.limits) if resources is not None else {}
     memory = limits.get("memory") or requests.get("memory")
     if ascend and memory is None:
         memory = f"{accelerator.devices_per_node * HOST_GIB}Gi"
     name = f"rljob-doctor-{options.token}"
-    return Plan(
+    return ProbePlan(
         name=name,
         namespace=facts.namespace,
         pods=options.nodes or need.nodes,
@@ -152,9 +154,9 @@ def _of_job(facts: Facts, need: Need, options: Options) -> Plan:
 
 
 def _other_images(need: Need, name: str) -> tuple[OtherImage, ...]:
-    """The head's and the warehouses', where they are known and not the workers'. Warehouses stand beside
-    workers."""
-    places = {"head": ({}, ("head",)), "warehouse": (need.selector, ("worker", "warehouse"))}
+    """Return the images of the head and the warehouses, where they are known and differ from the workers'.
+    Warehouses run on the nodes of workers."""
+    constraints = {"head": ({}, ("head",)), "warehouse": (need.selector, ("worker", "warehouse"))}
     return tuple(
         OtherImage(
             pod=f"{name}-{role}",
@@ -164,24 +166,24 @@ def _other_images(need: Need, name: str) -> tuple[OtherImage, ...]:
             selector=selector | need.template(role).node_selector,
             tolerations=need.tolerations_of(*roles),
         )
-        for role, (selector, roles) in places.items()
+        for role, (selector, roles) in constraints.items()
         if need.images[role] not in ("", need.images["worker"])
     )
 
 
 def _bound_claim(facts: Facts, need: Need) -> str | None:
-    """The claim of the runs' folder, if it is bound: a probe must not be what binds it."""
+    """Return the claim of the runs' folder if it is bound: a probe must not bind it."""
     storage = need.job.spec.checkpoint.storage
-    given = storage.persistent_volume_claim if storage is not None else None
-    if given is None or isinstance(facts.claims, Unseen):
+    claim = storage.persistent_volume_claim if storage is not None else None
+    if claim is None or isinstance(facts.claims, Unavailable):
         return None
-    bound = [name_of(c) for c in facts.claims if c.get("status", {}).get("phase") == "Bound"]
-    return given.claim_name if given.claim_name in bound else None
+    bound_claims = [name_of(c) for c in facts.claims if c.get("status", {}).get("phase") == "Bound"]
+    return claim.claim_name if claim.claim_name in bound_claims else None
 
 
-def _what_nodes_offer(facts: Facts, operator: Installed | None) -> tuple[str | None, int, int]:
-    """(resource, devices of each pod, nodes) without a job: one free device of each node that has some."""
-    if isinstance(facts.nodes, Unseen):
+def _free_devices(facts: Facts, operator: InstalledOperator | None) -> tuple[str | None, int, int]:
+    """Return (resource, devices per pod, nodes) without a job: one device of each node that has free ones."""
+    if isinstance(facts.nodes, Unavailable):
         return None, 0, 1
     offers = [offer for offer in offers_of(facts, DEFAULT_RESOURCE, None) if not offer.unfit]
     free = [offer for offer in offers if offer.free > 0]
@@ -192,7 +194,7 @@ def _what_nodes_offer(facts: Facts, operator: Installed | None) -> tuple[str | N
     return None, 0, min(len(offers), MOST_PODS)
 
 
-def _image(operator: Installed | None, *, ascend: bool) -> str:
+def _image(operator: InstalledOperator | None, *, ascend: bool) -> str:
     image = ""
     if operator is not None:
         image = operator.ascend_image if ascend else operator.runtime_image

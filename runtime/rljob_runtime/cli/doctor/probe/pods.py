@@ -1,4 +1,5 @@
-"""The manifests of a probe's pods: like a job's worker pods, but they sleep until they are asked. Pure."""
+"""Manifests of a probe's pods: like a job's worker pods, but they sleep until a command is run in them.
+Pure."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,35 +14,35 @@ from rljob_api.topology.worker_pods import (
     ascend_pod_labels,
 )
 from rljob_runtime.cli.doctor.cluster_facts import Manifest
-from rljob_runtime.cli.doctor.probe.plan import OtherImage, Plan
+from rljob_runtime.cli.doctor.probe.plan import OtherImage, ProbePlan
 
 LABEL = "rljob.io/probe"
 ROLE_LABEL = "rljob.io/probe-role"
 CONTAINER = "probe"
 PROGRAM = "RLJOB_PROBE"
-"""Variable with the program's text: too long for the URL that a shell is asked for with."""
-LATER_SECONDS = 180
-"""A pod that nobody deletes ends by itself so long after the wait for pods."""
+"""Environment variable with the program's text, which is too long for the URL of an exec request."""
+EXTRA_LIFETIME_SECONDS = 180
+"""A pod that is not deleted ends this long after the deadline of the wait for pods."""
 FOLDERS = (RUNS_DIRECTORY, "/tmp")
 
 
-def command(work: str, given: str) -> list[str]:
-    """A command of the pod. bash reads CANN's environment where the image has one."""
-    return ["bash", "-c", f'exec python -c "${PROGRAM}" "$@"', "probe", work, given]
+def command(subcommand: str, arguments: str) -> list[str]:
+    """Return a command of the pod. bash reads CANN's environment where the image has one."""
+    return ["bash", "-c", f'exec python -c "${PROGRAM}" "$@"', "probe", subcommand, arguments]
 
 
-def pods_of(plan: Plan) -> list[Manifest]:
-    """All pods of the probe."""
-    apart = {"affinity": {"podAntiAffinity": _one_a_node(plan)}}
-    alike = [_pod(plan, name, role="worker") for name in plan.ranks]
+def pods_of(plan: ProbePlan) -> list[Manifest]:
+    """Return the manifests of all pods of the probe."""
+    anti_affinity = {"affinity": {"podAntiAffinity": _one_per_node(plan)}}
+    identical = [_pod(plan, name, role="worker") for name in plan.ranks]
     return [
-        *(pod | {"spec": pod["spec"] | apart} for pod in alike),
-        *(_pod(_small(plan, other), other.pod, role=other.role) for other in plan.images),
+        *(pod | {"spec": pod["spec"] | anti_affinity} for pod in identical),
+        *(_pod(_image_plan(plan, other), other.pod, role=other.role) for other in plan.images),
     ]
 
 
-def _small(plan: Plan, other: OtherImage) -> Plan:
-    """What a pod that only pulls an image gets of the plan."""
+def _image_plan(plan: ProbePlan, other: OtherImage) -> ProbePlan:
+    """Return the plan reduced to what a pod that only pulls an image needs."""
     return replace(
         plan,
         image=other.image,
@@ -58,8 +59,8 @@ def _small(plan: Plan, other: OtherImage) -> Plan:
     )
 
 
-def _pod(plan: Plan, name: str, *, role: str) -> Manifest:
-    lifetime = int(plan.seconds) + LATER_SECONDS
+def _pod(plan: ProbePlan, name: str, *, role: str) -> Manifest:
+    lifetime = int(plan.seconds) + EXTRA_LIFETIME_SECONDS
     labels = {LABEL: plan.name, ROLE_LABEL: role, "app.kubernetes.io/part-of": "rljob"}
     runs: Manifest = {"emptyDir": {}}
     if plan.claim is not None:
@@ -108,25 +109,25 @@ def _pod(plan: Plan, name: str, *, role: str) -> Manifest:
     }
 
 
-def _container(plan: Plan, lifetime: int) -> Manifest:
+def _container(plan: ProbePlan, lifetime: int) -> Manifest:
     devices = {plan.resource: str(plan.devices)} if plan.resource else {}
     program = Path(__file__).with_name("in_pod.py").read_text(encoding="utf-8")
-    ours: list[Manifest] = [{"name": "HOME", "value": "/tmp"}]
+    defaults: list[Manifest] = [{"name": "HOME", "value": "/tmp"}]
     if plan.ascend:
         address = {"fieldRef": {"fieldPath": "status.podIP"}}
-        ours += [
+        defaults += [
             {"name": "HCCL_IF_IP", "valueFrom": address},
             {"name": "HCCL_IF_BASE_PORT", "value": str(HCCL_PORT)},
             {"name": "HCCL_CONNECT_TIMEOUT", "value": "120"},
         ]
-    given = {variable["name"] for variable in plan.env}
-    kept = [variable for variable in ours if variable["name"] not in given]
+    user_names = {variable["name"] for variable in plan.env}
+    retained = [variable for variable in defaults if variable["name"] not in user_names]
     return {
         "name": CONTAINER,
         "image": plan.image,
         "imagePullPolicy": PULL_POLICY,
         "command": ["sleep", str(lifetime)],
-        "env": [*kept, *plan.env, {"name": PROGRAM, "value": program}],
+        "env": [*retained, *plan.env, {"name": PROGRAM, "value": program}],
         "resources": {"requests": plan.requests, "limits": plan.limits | devices},
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -147,7 +148,7 @@ def _volume(path: str) -> str:
     return f"driver-{list(DRIVER_PATHS).index(path)}"
 
 
-def _one_a_node(plan: Plan) -> Manifest:
+def _one_per_node(plan: ProbePlan) -> Manifest:
     term = {
         "labelSelector": {"matchLabels": {LABEL: plan.name, ROLE_LABEL: "worker"}},
         "topologyKey": "kubernetes.io/hostname",
