@@ -63,7 +63,7 @@ def micro_batches(samples: SampleBatch) -> list[SampleBatch]:
     """Cut into micro-batches of 8 groups, as the update does."""
     cut = MicroBatches(size=8, all_teach=True)
     full = [made for group in samples.by_group() for made in cut.add(group)]
-    return [made.samples for made in (*full, *cut.rest())]
+    return [made.samples for made in (*full, *cut.remaining())]
 
 
 def fill(dock: LocalDock, *, ragged: bool) -> tuple[DockClient, list[RowMeta]]:

@@ -21,7 +21,7 @@ from benchmarks.support.tables import table
 from rljob_api.check.load import read_job
 from rljob_runtime.report.analysis.advice import merge_change
 from rljob_runtime.simulate.fit import Measured, fit_run
-from rljob_runtime.simulate.several import Asked, answered
+from rljob_runtime.simulate.several import SimulationSettings, simulate_seeds
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
 STEPS = 8
@@ -58,8 +58,8 @@ def measured_seconds(job: dict[str, Any], folder: Path, name: str) -> float:
 
 def predicted_seconds(job: dict[str, Any], measured: Measured) -> float:
     """Mean of three simulated runs."""
-    asked = Asked(steps=STEPS, measured=measured)
-    return answered(read_job(job), base_dir=QUICKSTART.parent, asked=asked).seconds.mean
+    asked = SimulationSettings(steps=STEPS, measured=measured)
+    return simulate_seeds(read_job(job), base_dir=QUICKSTART.parent, settings=asked).seconds.mean
 
 
 def compare(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from rljob_plan.resharding.figures import count_bytes, largest_bucket
 from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.memory_ledger import MemoryKind
-from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.expert_names import weight_dtype
 from rljob_runtime.weights.reshard.executor import Resharder
 from rljob_runtime.weights.reshard.strategies import STRATEGIES
 
@@ -54,7 +54,7 @@ def generate_step(plan: ReshardPlan, rank: int, strategy: str) -> dict[str, Any]
 
     def new(piece: Any) -> torch.Tensor:
         size = piece.box.size[: len(piece.tensor.shape)]
-        tensor = torch.empty(size, dtype=held_dtype(piece.tensor.name, torch.bfloat16))
+        tensor = torch.empty(size, dtype=weight_dtype(piece.tensor.name, torch.bfloat16))
         backend.ledger.track(MemoryKind.ROLLOUT_WEIGHTS, [tensor])
         return tensor
 

@@ -19,7 +19,7 @@ from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.backend import Mark, SideStream
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.memory_ledger import MemoryKind
-from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.expert_names import weight_dtype
 from rljob_runtime.weights.reshard.executor import Resharder
 from rljob_runtime.weights.reshard.parcels import part
 from rljob_runtime.weights.reshard.swap import Resting
@@ -77,13 +77,13 @@ def filled(piece: Piece) -> Tensor:
     box, name = piece.box, piece.tensor.name
     rows = torch.arange(box.top, box.bottom, dtype=torch.float32) % 251
     made = rows if len(piece.tensor.shape) == 1 else rows[:, None].expand(*box.size)
-    return made.to(held_dtype(name, DTYPE)).contiguous()
+    return made.to(weight_dtype(name, DTYPE)).contiguous()
 
 
 def empty(piece: Piece) -> Tensor:
     """Of a slice's size and type, every page present."""
     size = piece.box.size[: len(piece.tensor.shape)]
-    return torch.zeros(size, dtype=held_dtype(piece.tensor.name, DTYPE))
+    return torch.zeros(size, dtype=weight_dtype(piece.tensor.name, DTYPE))
 
 
 class Reshard:

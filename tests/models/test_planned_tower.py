@@ -16,7 +16,7 @@ from rljob_api.model.architecture import BUILTINS
 from rljob_api.model.vision import read_tower, tower_outputs
 from rljob_api.topology.devices import UpdateDegrees
 from rljob_plan.activations import Packed, plan_activations
-from rljob_runtime.models.tower import Tower
+from rljob_runtime.models.tower import VisionTower
 from rljob_runtime.samples.pictures import Picture
 
 SIZES = {"depth": 3, "hidden_size": 128, "intermediate_size": 192, "num_heads": 8, "patch_size": 4}
@@ -43,7 +43,7 @@ def test_a_tower_that_is_trained_keeps_what_is_planned(family: str, dtype: torch
     config = make(vision_config=SIZES | sizes)
     planned = read_tower(config.to_dict())
     assert planned is not None
-    tower = Tower(module(config.vision_config).to(dtype), trained=True)
+    tower = VisionTower(module(config.vision_config).to(dtype), trained=True)
     patches_PX = torch.rand(PROMPTS, SIDE**2, planned.patch).to(dtype)
     pictures = [Picture(patches_PX=one_PX, grid=(1, SIDE, SIDE)) for one_PX in patches_PX]
     tokens = SIDE**2 // planned.merged

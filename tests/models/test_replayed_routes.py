@@ -11,7 +11,7 @@ from reference_models import make_reference
 from torch import Tensor, nn
 
 from rljob_runtime.algorithms.algorithm import Totals
-from rljob_runtime.models.architecture import Experts
+from rljob_runtime.models.architecture import MoeArchitecture
 from rljob_runtime.models.blocks.moe import MixtureOfExperts
 from rljob_runtime.models.blocks.router import Routes
 from rljob_runtime.models.decoder import Decoder
@@ -24,7 +24,7 @@ U, H, E, K = 9, 16, 6, 2
 
 
 def make_block(scores: str) -> MixtureOfExperts:
-    experts = Experts(
+    experts = MoeArchitecture(
         count=E, chosen=K, intermediate_size=8, layers=(0,), scale=1.5,
         scores=scores,  # type: ignore[arg-type]
         correction_bias=scores == "sigmoid",

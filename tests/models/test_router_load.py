@@ -6,7 +6,7 @@ import pytest
 import torch
 from reference_models import config_of, make_reference, weights_of
 
-from rljob_runtime.models.architecture import Experts
+from rljob_runtime.models.architecture import MoeArchitecture
 from rljob_runtime.models.blocks.router import Routes
 from rljob_runtime.models.blocks.router_load import RouterLoad
 from rljob_runtime.models.decoder import Decoder
@@ -77,7 +77,7 @@ def test_tokens_of_each_expert_are_counted_layer_by_layer(family: str) -> None:
 def test_favourites_cost_more_than_even_routing(
     experts: list[list[int]], probabilities: list[float], expected: float
 ) -> None:
-    load = RouterLoad(Experts(count=4, chosen=2, intermediate_size=1, layers=(0,)))
+    load = RouterLoad(MoeArchitecture(count=4, chosen=2, intermediate_size=1, layers=(0,)))
 
     load.add(
         Routes(

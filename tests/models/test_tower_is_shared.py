@@ -38,7 +38,7 @@ from rljob_plan.plan_text import plan_text
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder
-from rljob_runtime.models.tower import Tower, Towers
+from rljob_runtime.models.tower import VisionTower, VisionTowers
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.pictures import Picture
 from rljob_runtime.update.update_ranks import UpdateRanks
@@ -84,12 +84,12 @@ def spec_of(path: Path, changes: Any = None, **update: str) -> ResolvedSpec:
 
 
 def test_each_picture_of_a_step_is_seen_once_and_as_if_alone(path: Path) -> None:
-    tower, shown = Towers(path=path, keeps_tokens=4 * 16).of(torch.float32), pictures(4)
+    tower, shown = VisionTowers(path=path, cache_tokens=4 * 16).of(torch.float32), pictures(4)
     places_P = torch.arange(4 * 16)
 
     together = tower.see(shown, places_P)
     again = tower.see(shown[::-1], places_P)
-    one = Towers(path=path).of(torch.float32).see(shown[1:2], places_P[:16])
+    one = VisionTowers(path=path).of(torch.float32).see(shown[1:2], places_P[:16])
 
     assert tower.pictures_seen == 4
     for ours, other, alone in zip(
@@ -103,7 +103,7 @@ def test_each_picture_of_a_step_is_seen_once_and_as_if_alone(path: Path) -> None
 
 
 def test_pictures_without_a_name_and_those_that_have_no_room_are_seen_again(path: Path) -> None:
-    tower, shown = Towers(path=path, keeps_tokens=2 * 16).of(torch.float32), pictures(3)
+    tower, shown = VisionTowers(path=path, cache_tokens=2 * 16).of(torch.float32), pictures(3)
     places_P = torch.arange(3 * 16)
 
     tower.see(shown, places_P)
@@ -121,9 +121,9 @@ def test_a_device_holds_the_bytes_of_the_plan_and_one_tower_for_both_roles(path:
     spec, ledger = spec_of(path), MemoryLedger(device="cpu:0")
     shape = read_shape(read_config(path), name=str(path))
     assert shape is not None
-    made = Towers(
+    made = VisionTowers(
         path=path,
-        keeps_tokens=kept_tokens(spec, shape),
+        cache_tokens=kept_tokens(spec, shape),
         track=partial(ledger.track, MemoryKind.VISION_TOWER),
     )
 
@@ -142,7 +142,7 @@ def test_a_device_holds_the_bytes_of_the_plan_and_one_tower_for_both_roles(path:
 def test_the_plan_counts_the_operations_that_a_tower_makes(path: Path) -> None:
     spec, shape = spec_of(path), read_shape(read_config(path), name=str(path))
     assert shape is not None
-    tower = Towers(path=path).of(torch.float32)
+    tower = VisionTowers(path=path).of(torch.float32)
     module: Any = tower.module
     module.config._attn_implementation = "eager"  # whose products torch counts
 
@@ -249,11 +249,11 @@ def test_where_a_tower_is_trained_the_plan_knows_those_of_update_reference_and_r
     shape = find_shape(spec.model, base_dir=path)
     assert shape is not None
     track = partial(ledger.track, MemoryKind.VISION_TOWER)
-    frozen = Towers(path=path, keeps_tokens=kept_tokens(spec, shape), track=track)
+    frozen = VisionTowers(path=path, cache_tokens=kept_tokens(spec, shape), track=track)
     arriving = replace(frozen, arrives=True)
     policy = load_held(path, UpdateRanks(), dtype=torch.float32)
     assert isinstance(policy.model, Decoder)
-    policy.model.show(Tower.from_path(path, dtype=torch.float32, trained=True))
+    policy.model.show(VisionTower.from_path(path, dtype=torch.float32, trained=True))
     rollout = TorchRollout(
         path,
         dtype=torch.float32,

@@ -28,7 +28,7 @@ from rljob_runtime.models.config import UnsupportedArchitecture, read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture, scorer_config
 from rljob_runtime.models.loading import load_decoder, load_scorer
-from rljob_runtime.models.tower import Tower, as_matrix
+from rljob_runtime.models.tower import VisionTower, as_matrix
 from rljob_runtime.models.vision.names import module_name
 from rljob_runtime.models.weights import save_hf
 from rljob_runtime.update.update_ranks import UpdateRanks
@@ -59,7 +59,7 @@ def logits_of(reference: Any, sample: int = 6) -> Tensor:
 def logprobs_of(path: Path, *, tower: bool = True) -> Tensor:
     decoder = load_decoder(path, dtype=torch.float32)
     if tower:
-        decoder.show(Tower.from_path(path, dtype=torch.float32))
+        decoder.show(VisionTower.from_path(path, dtype=torch.float32))
     with torch.no_grad():
         return decoder.logprobs(make_pictured_batch(), temperature=1.0).logprobs_T
 
@@ -114,7 +114,7 @@ def test_what_is_trained_goes_out_beside_the_tower_that_came_in(
 def test_a_trained_tower_goes_out_as_it_is(save: Save, tmp_path: Path) -> None:
     _, path = save("qwen3-vl")
     decoder = load_decoder(path, dtype=torch.float32)
-    decoder.show(Tower.from_path(path, dtype=torch.float32, trained=True))
+    decoder.show(VisionTower.from_path(path, dtype=torch.float32, trained=True))
     with torch.no_grad():
         for _, weight in decoder.trained_parameters():
             weight.mul_(1.25)
@@ -210,7 +210,7 @@ def test_what_lacks_in_the_tower_is_told_when_it_is_read(save: Save) -> None:
 
     assert isinstance(load_decoder(path, dtype=torch.float32), Decoder)
     with pytest.raises(WeightsError, match=r"visual\.pos_embed\.weight is missing"):
-        Tower.from_path(path, dtype=torch.float32)
+        VisionTower.from_path(path, dtype=torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_model_with_a_tower_is_a_critic_of_what_transformers_sees(
     batch, sample = make_pictured_batch(), 2  # whose prompt has three pictures
     critic, tower = (
         load_scorer(path, dtype=torch.float32),
-        Tower.from_path(path, dtype=torch.float32),
+        VisionTower.from_path(path, dtype=torch.float32),
     )
     critic.show(tower)
 
@@ -264,7 +264,7 @@ def test_a_model_with_a_tower_is_a_critic_of_what_transformers_sees(
     config = scorer_config(read_config(path), critic.architecture)
     save_hf(critic.named_hf_parameters(), source=path, config=config, folder=tmp_path / "critic")
     again = load_scorer(tmp_path / "critic", dtype=torch.float32)
-    again.show(Tower.from_path(tmp_path / "critic", dtype=torch.float32))
+    again.show(VisionTower.from_path(tmp_path / "critic", dtype=torch.float32))
     with torch.no_grad():
         assert again.logprobs(batch, temperature=1.0).logprobs_T.equal(values)
     shape = read_shape(read_config(tmp_path / "critic"), name="config.json")

@@ -20,9 +20,9 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.packing import pack
-from rljob_runtime.models.tower import Tower
+from rljob_runtime.models.tower import VisionTower
 from rljob_runtime.models.vision.names import module_name
-from rljob_runtime.models.vision.rope_index import place_batch, place_tokens
+from rljob_runtime.models.vision.rope_index import batch_positions, token_positions
 from rljob_runtime.samples.sample import SampleBatch
 
 TEMPERATURE = 0.7
@@ -43,7 +43,7 @@ def path(reference: Any, tmp_path: Path) -> Path:
 
 def load(path: Path, *, trained: bool = False) -> Decoder:
     decoder = load_decoder(path, dtype=torch.float32)
-    decoder.show(Tower.from_path(path, dtype=torch.float32, trained=trained))
+    decoder.show(VisionTower.from_path(path, dtype=torch.float32, trained=trained))
     return decoder
 
 
@@ -64,7 +64,7 @@ def test_positions_are_those_of_get_rope_index(reference: Any, path: Path) -> No
     vision = load_decoder(path, dtype=torch.float32).architecture.vision
     assert vision is not None
 
-    prompts, texts = place_batch(batch, vision)
+    prompts, texts = batch_positions(batch, vision)
 
     for sample, group in enumerate(batch.group_of_B.tolist()):
         ours = torch.cat([prompts[group].positions_N3, texts[sample].positions_N3])
@@ -157,9 +157,9 @@ def test_tokens_that_stand_for_other_pictures_are_refused(path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"5 tokens 71 .* do not stand for 1 pictures of 4 tokens"
     ):
-        place_tokens(torch.ones(5, dtype=torch.bool), [picture], vision)
+        token_positions(torch.ones(5, dtype=torch.bool), [picture], vision)
     with pytest.raises(ConfigError, match=r"4 tokens 71 .* needs a run of so many"):
-        place_tokens(apart, [picture], vision)
+        token_positions(apart, [picture], vision)
 
 
 def test_packed_tokens_that_stand_for_pictures_are_theirs_in_order(path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_rank_loads_its_half_of_every_matrix(stacked: bool, save: Callable[...
     whole = dict(load_policy(path, dtype=torch.float32).named_hf_parameters())
     held = {name: torch.empty(w[upper_half(name, w.shape)].shape) for name, w in whole.items()}
 
-    load_weights(held, path, part_of=upper_half)
+    load_weights(held, path, box_of=upper_half)
 
     assert held[EXPERT + "up_proj.weight"].shape == (10, 32)
     for name, weight in whole.items():
@@ -68,7 +68,7 @@ def test_a_rank_loads_only_the_tensors_that_it_holds(save: Callable[..., Path]) 
     path = save("qwen3-moe")
     held = {EXPERT + "down_proj.weight": torch.empty(32, 20)}
 
-    load_weights(held, path, part_of=only_one_expert)
+    load_weights(held, path, box_of=only_one_expert)
 
     whole = dict(load_policy(path, dtype=torch.float32).named_hf_parameters())
     (name,) = held
@@ -88,7 +88,7 @@ def test_every_rank_of_a_layout_loads_its_slices(
     parts = {piece.tensor.name: box_of(piece) for piece in slices(shape, rank)}
     held = {name: torch.empty(whole[name][box].shape) for name, box in parts.items()}
 
-    load_weights(held, path, part_of=lambda name, _: parts.get(name))
+    load_weights(held, path, box_of=lambda name, _: parts.get(name))
 
     assert 0 < len(held) < len(whole)
     for name, box in parts.items():

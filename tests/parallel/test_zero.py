@@ -206,14 +206,14 @@ def test_every_item_is_in_one_bucket_and_owned_by_one_rank(sizes, ranks, bucket_
         (piece.name, item)
         for rank in range(ranks)
         for bucket in buckets
-        for piece in bucket.owned(rank)
+        for piece in bucket.owned_slices(rank)
         for item in range(piece.start, piece.stop)
     ]
     assert sorted(owned) == sorted((n, i) for n, size in named.items() for i in range(size))
     assert all(bucket.items % ranks == 0 for bucket in buckets)
-    names = [piece.name for bucket in buckets for piece in bucket.pieces]
+    names = [piece.name for bucket in buckets for piece in bucket.slices]
     assert names == list(reversed(named))
     assert all(
-        sum(p.stop for p in bucket.pieces) <= bucket_items or len(bucket.pieces) == 1
+        sum(p.stop for p in bucket.slices) <= bucket_items or len(bucket.slices) == 1
         for bucket in buckets
     )

@@ -25,7 +25,7 @@ from rljob_runtime.prompts.rounds import Round
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
-from rljob_runtime.worker.partial_rollout import PartialRollout
+from rljob_runtime.worker.partial_rollout import PartialRolloutState
 from rljob_runtime.worker.rollout_replica import RolloutReplica
 
 PROMPTS, SAMPLES, BUDGET, LONGEST = 4, 2, 3, 9
@@ -86,7 +86,7 @@ class Bench:
         self.feeder = self.dock.client("feed", "feeder")
         self.reward = self.dock.client("reward", "reward-0")
         self.workers = [
-            PartialRollout(
+            PartialRolloutState(
                 replica=RolloutReplica(engine=CountingEngine()),  # type: ignore[arg-type]
                 dock=self.dock.client("generate", f"device-{rank}"),
                 spec=self.spec,

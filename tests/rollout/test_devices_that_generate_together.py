@@ -34,8 +34,8 @@ from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import ROUTES, state_graph
-from rljob_runtime.worker.generate import Generate
-from rljob_runtime.worker.partial_rollout import PartialRollout
+from rljob_runtime.worker.generate import GenerateState
+from rljob_runtime.worker.partial_rollout import PartialRolloutState
 from rljob_runtime.worker.rollout_replica import RolloutReplica
 
 SaveReference = Callable[..., tuple[Any, Path]]
@@ -121,13 +121,13 @@ class Bench:
         share = (number, self.grid.size // self._each)
         try:
             if self.rounds:
-                state = PartialRollout(
+                state = PartialRolloutState(
                     replica=replica, dock=client, spec=self.spec, route_bytes=self.route_bytes
                 )
                 report = state.run(BATCH, self.rounds[0], SAMPLING, share)
             else:
                 seconds = 2.0 if self.fed else 30.0
-                whole = Generate(
+                whole = GenerateState(
                     replica=replica,
                     dock=client,
                     run_seed=3,

@@ -8,7 +8,7 @@ from typing import Any
 
 from rljob_runtime.rollout.rollout_engine import Sampling
 from rljob_runtime.samples.batches import BatchName
-from rljob_runtime.worker.generate import Generate
+from rljob_runtime.worker.generate import GenerateState
 
 LATE_SECONDS = 0.05
 
@@ -19,7 +19,7 @@ class Replica:
     leads, generating = True, SimpleNamespace(seconds=lambda: 0.0)
 
     @contextmanager
-    def agreed(self) -> Iterator[None]:
+    def fail_together(self) -> Iterator[None]:
         yield
 
     def generate(self, *_: Any) -> None:
@@ -33,7 +33,7 @@ def claim(*_: Any, **__: Any) -> Any:
 
 
 def test_a_device_that_generates_tells_how_long_it_waited_for_prompts() -> None:
-    state: Any = Generate(
+    state: Any = GenerateState(
         replica=Replica(),  # type: ignore[arg-type]
         dock=SimpleNamespace(claim=claim),  # type: ignore[arg-type]
         run_seed=0,

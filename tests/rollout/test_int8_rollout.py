@@ -17,7 +17,7 @@ from rljob_api.topology.resolved import ResolvedSpec, resolve
 from rljob_plan.memory import plan_memory
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.models.fused.fused_weights import New
+from rljob_runtime.models.fused.fused_weights import WeightFactory
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.rollout.rollout_torch import TorchRollout, make_torch_rollout
@@ -31,7 +31,7 @@ INT8 = ARGUMENTS | {"quantization": "int8"}
 
 def test_a_matrix_is_rounded_to_the_nearest_of_127_steps_of_each_row() -> None:
     matrix = torch.tensor([[2.54, -1.27, 0.011, 0.0], [0.0, 0.0, 0.0, 0.0]])
-    held = New(dtype=torch.float32, device="cpu", int8=True).matrix(2, 4)
+    held = WeightFactory(dtype=torch.float32, device="cpu", int8=True).matrix(2, 4)
 
     held.copy_(matrix)
 

@@ -13,7 +13,7 @@ from rollouts import make_groups, run, sampling
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import DeviceMemoryError, WeightsError
 from rljob_runtime.models.loading import load_policy
-from rljob_runtime.models.weight_stream import Announced
+from rljob_runtime.models.weight_stream import AnnouncedWeights
 from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.rollout.rollout_engine import RolloutEngine
 from rljob_runtime.rollout.rollout_torch import TorchRollout, make_torch_rollout
@@ -206,7 +206,7 @@ def test_announced_weights_are_refused_before_the_first_of_them_comes(
     weights = ((came.append(name), (name, weight))[1] for name, weight in outlines.items())
 
     with pytest.raises(WeightsError, match=r"lm_head.weight is \[3\], not \[71, 32\]"):
-        engine.load_weights(Announced(outlines=outlines, weights=weights), version=1)
+        engine.load_weights(AnnouncedWeights(outlines=outlines, weights=weights), version=1)
 
     assert (came, engine.checksum(), engine.version) == ([], before, 0)
 

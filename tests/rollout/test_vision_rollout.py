@@ -20,7 +20,7 @@ from vision_models import (
 
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.loading import load_decoder
-from rljob_runtime.models.tower import Tower
+from rljob_runtime.models.tower import VisionTower
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.sample import SampleBatch
@@ -82,7 +82,7 @@ def test_logprobs_equal_those_of_the_update_model(
         monkeypatch.setattr("rljob_runtime.rollout.cache_layout.SHARE_FROM_BYTES", 0)
     path, groups = saved[1], pictured_groups()
     decoder = load_decoder(path, dtype=torch.float32)
-    decoder.show(Tower.from_path(path, dtype=torch.float32))
+    decoder.show(VisionTower.from_path(path, dtype=torch.float32))
 
     found = run(make_engine(path, max_sequences=rows), groups, SAMPLED)
 
@@ -98,7 +98,7 @@ def test_turns_behind_pictures_have_the_logprobs_of_the_update_model(
 ) -> None:
     path, groups = saved[1], pictured_groups(samples=6)
     decoder = load_decoder(path, dtype=torch.float32)
-    decoder.show(Tower.from_path(path, dtype=torch.float32))
+    decoder.show(VisionTower.from_path(path, dtype=torch.float32))
 
     found = run(make_engine(path), groups, how(Echo()))
 
@@ -193,7 +193,7 @@ def test_a_sample_goes_on_behind_a_picture_that_a_tool_showed(saved: tuple[Any, 
         begun_pictures=batch.text_pictures[6],
     )
     decoder = load_decoder(path, dtype=torch.float32)
-    decoder.show(Tower.from_path(path, dtype=torch.float32))
+    decoder.show(VisionTower.from_path(path, dtype=torch.float32))
 
     made = run(make_engine(path, max_length=160), [asked], sampling(max_response_length=50))["a"]
 

@@ -20,7 +20,7 @@ from whole_runs import (
 )
 
 from rljob_runtime.children.owned_folders import PREFIX
-from rljob_runtime.worker.second_copies import WHOLE
+from rljob_runtime.worker.second_copies import DESCRIPTION_FILE
 
 pytestmark = [pytest.mark.run]
 
@@ -158,7 +158,10 @@ def test_all_step_back_where_the_last_copy_is_not_whole(
         device.suspend()
         mapped = (Path(each.path) for each in device.memory_maps())
         places = {file.parent for file in mapped if PREFIX in str(file)}
-        whole = {json.loads((p / WHOLE).read_text())["step"]: p / WHOLE for p in places}
+        whole = {
+            json.loads((p / DESCRIPTION_FILE).read_text())["step"]: p / DESCRIPTION_FILE
+            for p in places
+        }
         whole[max(whole)].unlink()
         device.kill()
 

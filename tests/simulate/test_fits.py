@@ -10,8 +10,15 @@ import yaml
 from rljob_api.check.load import load_job
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.simulate.costs import planned
-from rljob_runtime.simulate.draws import Fixed, Observed
-from rljob_runtime.simulate.fit import Measured, fit_run, fit_text, foretold, in_common, lengths_in
+from rljob_runtime.simulate.draws import FixedLengths, ObservedLengths
+from rljob_runtime.simulate.fit import (
+    Measured,
+    common_variance_share,
+    fit_run,
+    fit_text,
+    lengths_from_metrics,
+    predict_times,
+)
 from rljob_runtime.simulate.run import simulate
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
@@ -25,7 +32,7 @@ def recorded(folder: Path, *, steps: int) -> Path:
     (folder / "rljob.yaml").write_text(yaml.safe_dump(manifest))
     job, costs, _ = planned(load_job(folder / "rljob.yaml"), base_dir=folder)
     rates = Measured(
-        factors=MADE_WITH, fixed_seconds=0.5, dock_bytes=1e6, lengths=Fixed(8, prompt=9)
+        factors=MADE_WITH, fixed_seconds=0.5, dock_bytes=1e6, lengths=FixedLengths(8, prompt=9)
     )
     costs = replace(rates.costs(costs), save_seconds=0.0)
     simulate(job, costs=costs, lengths=rates.lengths, seed=3, folder=folder)
@@ -37,10 +44,10 @@ def test_rates_of_a_run_are_found_and_foretell_its_later_steps(tmp_path: Path) -
 
     assert (fit.steps, fit.judged) == ((2, 5), (6, 9))
     assert fit.measured.factors == pytest.approx(MADE_WITH, rel=0.05)
-    assert fit.measured.fixed_seconds == pytest.approx(0.5, abs=0.02 * fit.seen.step)
-    assert fit.seen.prompt == fit.told.prompt == 9
-    assert fit.told.step == pytest.approx(fit.seen.step, rel=0.02)
-    assert fit.told.shares() == pytest.approx(fit.seen.shares(), rel=0.05)
+    assert fit.measured.fixed_seconds == pytest.approx(0.5, abs=0.02 * fit.observed.step)
+    assert fit.observed.prompt == fit.predicted.prompt == 9
+    assert fit.predicted.step == pytest.approx(fit.observed.step, rel=0.02)
+    assert fit.predicted.shares() == pytest.approx(fit.observed.shares(), rel=0.05)
     assert "quickstart: rates of steps 2 to 5, beside what steps 6 to 9 took" in fit_text(fit)
 
 
@@ -60,7 +67,7 @@ def test_prompts_with_pictures_pass_all_states(tmp_path: Path) -> None:
     (tmp_path / "rljob.yaml").write_text(yaml.safe_dump(manifest))
     job, costs, _ = planned(load_job(tmp_path / "rljob.yaml"), base_dir=tmp_path)
 
-    told = foretold(job, costs, Fixed(4))
+    told = predict_times(job, costs, FixedLengths(4))
 
     assert {"generate", "reward", "update", "sync"} <= told.stages.keys()
 
@@ -78,7 +85,9 @@ def test_a_folder_without_a_run_has_none(tmp_path: Path) -> None:
 def test_lengths_have_the_figures_of_their_step() -> None:
     figures = {"mean": 40.0, "p80": 60.0, "max": 100.0}
 
-    lengths = sorted(lengths_in({f"response_length/{name}": v for name, v in figures.items()}))
+    lengths = sorted(
+        lengths_from_metrics({f"response_length/{name}": v for name, v in figures.items()})
+    )
 
     assert sum(lengths) / len(lengths) == pytest.approx(figures["mean"], rel=0.01)
     assert lengths[int(0.8 * len(lengths))] == pytest.approx(figures["p80"], rel=0.02)
@@ -88,10 +97,14 @@ def test_lengths_have_the_figures_of_their_step() -> None:
 def test_what_the_lengths_of_a_prompt_have_in_common_is_what_is_left_within_it() -> None:
     of_all = [2, 2, 4, 4, 6, 6, 8, 8]  # their variance is 5
 
-    assert in_common(of_all, [[2, 2, 2], [4, 4, 4]]) == 1
-    assert in_common(of_all, [[2, 4, 2, 4], [3, 5, 3, 5]]) == pytest.approx(1 - (8 / 6) / 5)
-    assert in_common(of_all, [[1, 9]]) == 0
-    assert in_common(of_all, [[7]]) == in_common([8, 8], [[8, 8]]) == 0.5  # nothing is known
+    assert common_variance_share(of_all, [[2, 2, 2], [4, 4, 4]]) == 1
+    assert common_variance_share(of_all, [[2, 4, 2, 4], [3, 5, 3, 5]]) == pytest.approx(
+        1 - (8 / 6) / 5
+    )
+    assert common_variance_share(of_all, [[1, 9]]) == 0
+    assert (
+        common_variance_share(of_all, [[7]]) == common_variance_share([8, 8], [[8, 8]]) == 0.5
+    )  # nothing is known
 
 
 @pytest.mark.parametrize("together", [0.0, 0.5, 1.0])
@@ -100,7 +113,7 @@ def test_observed_lengths_are_drawn_as_often_and_as_alike_as_they_were_seen(
 ) -> None:
     tokens = tuple(range(1, 101))
 
-    drawn = Observed(tokens, together).draw(np.random.default_rng(0), 400, 8)
+    drawn = ObservedLengths(tokens, together).draw(np.random.default_rng(0), 400, 8)
 
     assert sorted(drawn.ravel()) == pytest.approx(np.repeat(tokens, 32), abs=1)
     within = drawn.var(axis=1, ddof=1).mean() / drawn.var()

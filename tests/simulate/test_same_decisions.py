@@ -10,7 +10,7 @@ from whole_runs import SMALL_JOB, run
 
 from rljob_api.check.load import load_job
 from rljob_runtime.simulate.costs import planned
-from rljob_runtime.simulate.draws import Fixed
+from rljob_runtime.simulate.draws import FixedLengths
 from rljob_runtime.simulate.run import simulate
 
 ABOUT_STEPS = {
@@ -49,7 +49,7 @@ def decisions_of_twin(file: Path, folder: Path) -> list[Decision]:
     simulate(
         resolved,
         costs=costs,
-        lengths=Fixed(4),
+        lengths=FixedLengths(4),
         seed=1,
         folder=folder,
         around=lambda workers: RecordedWorkers(workers, found),

@@ -7,11 +7,11 @@ import pytest
 
 from rljob_api.check.load import load_job
 from rljob_api.spec.problems import InvalidJob
-from rljob_runtime.simulate.several import Asked
+from rljob_runtime.simulate.several import SimulationSettings
 from rljob_runtime.simulate.sweep import changes_of, compare_jobs, sweep_job, sweep_text
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-BRIEF = Asked(seeds=1, steps=2, lengths="fixed:8", price=2.0)
+BRIEF = SimulationSettings(seeds=1, steps=2, lengths="fixed:8", price=2.0)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_sweep_has_a_row_for_each_value_and_says_what_is_refused() -> None:
         job,
         ["accelerator.devicesPerNode+batch.globalBatchSize=2+32,4+64,3+32"],
         base_dir=EXAMPLES,
-        asked=BRIEF,
+        settings=BRIEF,
     )
 
     two, four, three = found.rows
@@ -67,7 +67,7 @@ def test_a_sweep_has_a_row_for_each_value_and_says_what_is_refused() -> None:
 def test_jobs_stand_beside_each_other() -> None:
     files = [EXAMPLES / "quickstart.yaml", EXAMPLES / "separated.yaml"]
 
-    found = compare_jobs(files, asked=BRIEF)
+    found = compare_jobs(files, settings=BRIEF)
 
     assert [row.name for row in found.rows] == [str(file) for file in files]
     assert all(row.answers for row in found.rows)
@@ -78,4 +78,4 @@ def test_too_many_combinations_are_refused() -> None:
     eleven = ",".join(map(str, range(1, 12)))
 
     with pytest.raises(InvalidJob, match="asks for 121 combinations; ask for 100 at most"):
-        sweep_job(job, [f"steps={eleven}", f"seed={eleven}"], base_dir=EXAMPLES, asked=BRIEF)
+        sweep_job(job, [f"steps={eleven}", f"seed={eleven}"], base_dir=EXAMPLES, settings=BRIEF)

@@ -117,7 +117,7 @@ class Checkpoints:
         settings = {} if exact else kind.optimizer
         spec = spec_of(engine="torch", optimizer=settings)
         engine = make_torch(setup_of(folder / MODEL_FOLDER, spec, ranks, held))
-        return Loaded(held=held, engine=engine, ranks=ranks, source=folder / MODEL_FOLDER)
+        return Loaded(shard=held, engine=engine, ranks=ranks, source=folder / MODEL_FOLDER)
 
     def files(self, kind: Kind) -> Path:
         """Weights in float32, with adapters that change something."""
@@ -249,7 +249,7 @@ def test_every_rank_of_any_layout_has_its_items_from_a_checkpoint_of_any_other(
     for rank in range(grid.size):
         with alone_as(rank, grid.size):
             model = checkpoints.model(kind, rank, grid)
-            for _, own in model.held.model.trained_parameters():
+            for _, own in model.shard.model.trained_parameters():
                 held_rows(own).detach().zero_()
             model.load(folder)
             exact = checkpoints.model(kind, rank, grid, exact=True)
@@ -269,12 +269,12 @@ def check(model: TrainedModel, exact: TrainedModel, kind: Kind) -> None:
         elif item in state:
             assert state[item].equal(values), item
     assert state["step"] == state["version"] == 7
-    wanted = dict(exact.held.model.trained_parameters())
-    for name, own in model.held.model.trained_parameters():
+    wanted = dict(exact.shard.model.trained_parameters())
+    for name, own in model.shard.model.trained_parameters():
         rows, whole = held_rows(own), held_rows(wanted[name])
         assert rows.equal(whole.to(rows.dtype)), name
     assert any("main." in item for item in state) == any(
-        own.dtype != torch.float32 for _, own in model.held.model.trained_parameters()
+        own.dtype != torch.float32 for _, own in model.shard.model.trained_parameters()
     )
 
 

@@ -26,7 +26,7 @@ from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.worker import bad_batch
-from rljob_runtime.worker.update import Update
+from rljob_runtime.worker.update import UpdateState
 
 KL = 0.1
 BAD_GROUP, BAD_SAMPLE, BAD_TOKEN = 4, 2, 1
@@ -63,7 +63,7 @@ def train(bench, samples, *, ruined=False):
             model = bench.make_model()
             if ruined:
                 next(iter(dict(model.named_hf_parameters()).values())).data.fill_(math.nan)
-            update = Update(
+            update = UpdateState(
                 engine=bench.make_engine(model, group),
                 dock=dock.client("update", f"update-{rank}"),
                 ranks=UpdateRanks(everyone=group),

@@ -11,7 +11,7 @@ from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.worker.training_objective import critic_objective
-from rljob_runtime.worker.update import Update
+from rljob_runtime.worker.update import UpdateState
 
 
 class Bench:
@@ -21,7 +21,7 @@ class Bench:
         self.dock, self.spec = dock, spec
         control = KlControl.of(spec.algorithm.params)
         self.engines = [bench.make_engine(bench.make_model(seed=seed)) for seed in (0, 1)]
-        self.critic = Update(
+        self.critic = UpdateState(
             engine=self.engines[1],
             dock=dock.client("critic", "critic-0"),
             ranks=UpdateRanks(),
@@ -29,7 +29,7 @@ class Bench:
             control=control,
             teaches=critic_objective,
         )
-        self.policy = Update(
+        self.policy = UpdateState(
             engine=self.engines[0],
             dock=dock.client("update", "update-0"),
             ranks=UpdateRanks(),

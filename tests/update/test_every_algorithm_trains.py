@@ -18,7 +18,7 @@ from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.worker.training_objective import critic_objective
-from rljob_runtime.worker.update import Update
+from rljob_runtime.worker.update import UpdateState
 
 UNWEIGHTED = {"rolloutCorrection": {"weight": "none"}}
 OF_PAIRS = {"dpo"}
@@ -75,7 +75,7 @@ def make_update(bench, dock, spec):
     control, ranks = KlControl.of(spec.algorithm.params), UpdateRanks()
     critic = None
     if spec.has_critic:
-        critic = Update(
+        critic = UpdateState(
             engine=bench.make_engine(bench.make_model(seed=1)),
             dock=dock.client("critic", "critic-0"),
             ranks=ranks,
@@ -83,7 +83,7 @@ def make_update(bench, dock, spec):
             control=control,
             teaches=critic_objective,
         )
-    return Update(
+    return UpdateState(
         engine=bench.make_engine(bench.make_model()),
         dock=dock.client("update", "update-0"),
         ranks=ranks,

@@ -9,7 +9,7 @@ from made_samples import SAMPLES, make_spec
 from rljob_api.spec.algorithms import PARAMS
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.worker.training import Training
+from rljob_runtime.worker.training import BatchTraining
 
 GROUPS = 8
 FAILED = [1, 9, 20, 21, 22, 23]
@@ -39,7 +39,7 @@ def trained(bench, samples, groups=GROUPS, **settings):
     """All weights and the metrics after a step on these samples."""
     spec = make_spec(devices=1, globalBatchSize=groups, **settings)
     engine = bench.make_engine(bench.make_model())
-    training = Training(engine, spec, UpdateRanks())
+    training = BatchTraining(engine, spec, UpdateRanks())
     training.add(samples)
     metrics = training.finish()
     return torch.cat([weight.detach().flatten() for _, weight in engine.weights()]), metrics
@@ -51,7 +51,7 @@ def on_two_ranks(bench, samples):
 
     def rank(number, group):
         engine = bench.make_engine(bench.make_model(), group)
-        training = Training(engine, spec, UpdateRanks(everyone=group))
+        training = BatchTraining(engine, spec, UpdateRanks(everyone=group))
         training.add(
             samples.select([i for i in range(GROUPS * SAMPLES) if i // SAMPLES % 2 == number])
         )

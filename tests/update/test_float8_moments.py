@@ -82,12 +82,12 @@ def test_moments_fade_although_one_step_is_less_than_the_distance_to_the_next_va
     moments = Float8Moments(weights)
 
     for step in range(21):
-        for part in moments.parts(weights, weights, step=step):
+        for part in moments.chunks(weights, weights, step=step):
             for (moment,) in (part.first, part.second):
                 moment.mul_(0.97) if step else moment.fill_(1.0)
                 moment[::BLOCK] = 2.0  # the largest of each block: scales stay as they are
 
-    part = next(moments.parts(weights, weights, step=21))
+    part = next(moments.chunks(weights, weights, step=21))
     for (moment,) in (part.first, part.second):
         faded = moment.view(-1, BLOCK)[:, 1:]
         assert faded.mean() == pytest.approx(0.97**20, rel=0.02)
@@ -101,10 +101,10 @@ def test_rounding_adds_up_to_no_bias_and_to_a_sixth_of_a_step(beta2):
     for step in range(round(3 / (1 - beta2))):
         squares = torch.randn(len(wide), generator=drawn).square()
         wide.lerp_(squares, 1 - beta2)
-        for part in moments.parts(weights, weights, step=step):
+        for part in moments.chunks(weights, weights, step=step):
             part.second[0].lerp_(squares, 1 - beta2)
 
-    found = next(moments.parts(weights, weights, step=step + 1)).second[0]
+    found = next(moments.chunks(weights, weights, step=step + 1)).second[0]
     assert found.mean() == pytest.approx(float(wide.mean()), rel=0.03)
     assert ((found / wide).sqrt() - 1).square().mean().sqrt() < 0.18
 

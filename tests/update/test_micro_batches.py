@@ -15,7 +15,7 @@ from rljob_runtime.worker.micro_batches import (
     MicroBatch,
     MicroBatches,
     count_tokens,
-    in_step,
+    pad_to_same_count,
     score,
 )
 
@@ -59,7 +59,7 @@ def cut(groups: Groups, tokens: int) -> Iterator[MicroBatch]:
     cutting = MicroBatches(size=1, all_teach=False, tokens=tokens)
     for group in batches(groups):
         yield from cutting.add(group)
-    yield from cutting.rest()
+    yield from cutting.remaining()
 
 
 def numbers(micro_batches: list[MicroBatch], *, teaches: bool) -> list[int]:
@@ -112,7 +112,10 @@ def test_ranks_whose_passes_meet_make_equally_many_of_each_kind() -> None:
 
     def kinds(rank: int) -> list[tuple[bool, int]]:
         own = cut(shares[rank], tokens=24)
-        return [(one.teaches, one.samples.num_samples) for one in in_step(own, dist.group.WORLD)]
+        return [
+            (one.teaches, one.samples.num_samples)
+            for one in pad_to_same_count(own, dist.group.WORLD)
+        ]
 
     first, second = on_ranks(2, kinds)
 

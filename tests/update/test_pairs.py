@@ -19,9 +19,9 @@ from rljob_runtime.record.kept_logprobs import LogprobCache
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import evaluation_states, state_graph, training_states
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.worker.compare import Compare
-from rljob_runtime.worker.inference import Inference
-from rljob_runtime.worker.update import Update
+from rljob_runtime.worker.compare import CompareState
+from rljob_runtime.worker.inference import InferenceState
+from rljob_runtime.worker.update import UpdateState
 
 PAIRS, BETA = 8, 0.5
 SIZES = {
@@ -98,7 +98,7 @@ def on_devices(bench, spec, *, compares):
                 "spec": spec,
             }
             control = KlControl.of(spec.algorithm.params)
-            made = Compare(**own) if compares else Update(**own, control=control)
+            made = CompareState(**own) if compares else UpdateState(**own, control=control)
             report = made.run(batch)
             return report, {name: weight.clone() for name, weight in engine.weights()}
 
@@ -184,7 +184,7 @@ def asked(bench, spec, folders, *, meet=False):
 
             def run(rank, group, batch=batch):
                 counted: Any = Counted(bench.make_model())
-                Inference(
+                InferenceState(
                     model=counted,
                     column="reference_logprobs",
                     dock=clients[rank],
@@ -194,7 +194,7 @@ def asked(bench, spec, folders, *, meet=False):
                     evaluation=None,
                     pass_groups=spec.batch.micro_batch_size,
                     timeout_seconds=30,
-                    kept=views[rank],
+                    stored_logprobs=views[rank],
                 ).run(batch)
                 return counted.passes
 

@@ -26,8 +26,8 @@ from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_torch import UpdateEngine
 from rljob_runtime.weights.held_policy import load_held
-from rljob_runtime.worker.inference import Inference
-from rljob_runtime.worker.update import Update
+from rljob_runtime.worker.inference import InferenceState
+from rljob_runtime.worker.update import UpdateState
 
 BATCH = BatchName(kind="train", step=1)
 
@@ -80,7 +80,7 @@ class Training:
             if self.kl:
                 self._reference(frozen.model, ranks, rank)
             dock = self.dock.client("update", f"update-{rank}")
-            report = Update(
+            report = UpdateState(
                 engine=engine,
                 dock=dock,
                 ranks=ranks,
@@ -95,7 +95,7 @@ class Training:
 
     def _reference(self, model: Any, ranks: UpdateRanks, rank: int) -> None:
         spec = self.samples.spec
-        Inference(
+        InferenceState(
             model=model,
             column="reference_logprobs",
             evaluation=None,

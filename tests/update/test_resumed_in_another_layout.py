@@ -15,7 +15,13 @@ from shared_steps import ranks_of
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.record.digests import RankDigest, digest_of
-from rljob_runtime.update.state_places import SavedStates, Span, StatePlace, StateRange, places_of
+from rljob_runtime.update.state_places import (
+    SavedStates,
+    StateRange,
+    StateSegment,
+    WeightSpan,
+    state_segments,
+)
 from rljob_runtime.update.update_table import make_torch, make_update
 from rljob_runtime.weights.held_policy import load_held
 from rljob_runtime.worker.digests import weights_sums
@@ -44,7 +50,7 @@ def trained(folder: Path, engine: str, grid: RankGrid) -> TrainedModel:
     ranks = ranks_of(grid)
     held = load_held(folder, ranks, dtype=torch.float32)
     made = make_update(setup_of(folder, spec_of(engine=engine), ranks, held))
-    return TrainedModel(held=held, engine=made, ranks=ranks, source=folder)
+    return TrainedModel(shard=held, engine=made, ranks=ranks, source=folder)
 
 
 def digest(sums: list[dict[str, int]]) -> str:
@@ -68,15 +74,15 @@ def test_ranks_of_another_layout_go_on_where_others_stopped(
         replica, replicas = model.ranks.share
         step(model.engine, batches[replica::replicas], loss)
         model.save(checkpoint)
-        return weights_sums(model.held, name="policy")
+        return weights_sums(model.shard, name="policy")
 
     def go_on(_: int) -> Any:
         model = trained(folder, second[0], grids[1])
         model.load(checkpoint)
-        sums = weights_sums(model.held, name="policy")
+        sums = weights_sums(model.shard, name="policy")
         replica, replicas = model.ranks.share
         found = step(model.engine, batches[replica::replicas], loss)
-        weights = {name: weight.clone() for name, weight in model.held.whole_weights()}
+        weights = {name: weight.clone() for name, weight in model.shard.whole_weights()}
         return found, weights, model.engine.state_dict()["step"], sums
 
     saved = on_ranks(grids[0].size, save)
@@ -121,7 +127,7 @@ def test_any_cut_of_a_tensor_gives_the_items_of_any_other(
         items = whole[top:bottom, left:right].reshape(-1)
         middle = data.draw(st.integers(0, len(items)))
         for first, last in ((0, middle), (middle, len(items))):
-            place = StatePlace("exp_avg", "weight", box, first, 0, last - first)
+            place = StateSegment("exp_avg", "weight", box, first, 0, last - first)
             states.append(({"a": items[first:last]}, {"a": [place]}))
     (top, bottom), (left, right) = wanted
     size = (bottom - top) * (right - left)
@@ -129,7 +135,7 @@ def test_any_cut_of_a_tensor_gives_the_items_of_any_other(
     last = data.draw(st.integers(first + 1, size))
     asked = StateRange(kind="exp_avg", shape=(last - first,), parameters=("p",), first=first)
 
-    places = places_of(asked, {"p": [Span("weight", wanted)]})
+    places = state_segments(asked, {"p": [WeightSpan("weight", wanted)]})
     found = SavedStates(states).fill(asked, places)
 
     assert found.equal(whole[top:bottom, left:right].reshape(-1)[first:last])
@@ -139,9 +145,11 @@ def test_what_no_rank_saved_is_named() -> None:
     asked = StateRange(kind="main", shape=(4,), parameters=("model.norm.weight",))
     box = ((0, 2),)
     states = [
-        ({"a": torch.zeros(2)}, {"a": [StatePlace("main", "model.norm.weight", box, 0, 0, 2)]})
+        ({"a": torch.zeros(2)}, {"a": [StateSegment("main", "model.norm.weight", box, 0, 0, 2)]})
     ]
-    places = places_of(asked, {"model.norm.weight": [Span("model.norm.weight", ((0, 4),))]})
+    places = state_segments(
+        asked, {"model.norm.weight": [WeightSpan("model.norm.weight", ((0, 4),))]}
+    )
 
     with pytest.raises(CheckpointError, match=r"have 2 of 4 items of main of model\.norm\.weight"):
         SavedStates(states).fill(asked, places)

@@ -18,7 +18,7 @@ from rljob_runtime.prompts.pool_rows import OpenGroup, OpenSample, batch_rows, g
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.worker.update import Update
+from rljob_runtime.worker.update import UpdateState
 
 GROUPS, SAMPLES = 4, 2
 BATCH = BatchName(kind="train", step=4)
@@ -67,7 +67,7 @@ def train(bench, flow):
         rewards = [np.full(1, float(row.sample), dtype=np.float32) for row in claimed]
         scorer.write(claimed, {"reward": Ragged.from_rows(rewards)})
         engine = bench.make_engine(bench.make_model(), None, learning_rate=1e-3)
-        update = Update(
+        update = UpdateState(
             engine=engine,
             dock=dock.client("update", "u"),
             ranks=UpdateRanks(),

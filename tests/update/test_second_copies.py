@@ -63,10 +63,10 @@ def test_the_next_rank_has_the_last_two_copies_and_so_has_each_rank_itself() -> 
         assert_is(copies.get((rank - 1) % 3, 2), 2)
         assert_is(copies.get((rank - 1) % 3, 3), 3)
         copies.drop(after=2)
-        assert copies.held() == {(rank - 1) % 3: [2], rank: [2]}
+        assert copies.complete_steps() == {(rank - 1) % 3: [2], rank: [2]}
         copies.keep(3, lambda: live(3))
         copies.leave()
-        return {of: sorted(steps) for of, steps in copies.held().items()}
+        return {of: sorted(steps) for of, steps in copies.complete_steps().items()}
 
     assert on_ranks(3, keeps) == [{r: [2, 3], (r - 1) % 3: [2, 3]} for r in range(3)]
 
@@ -87,10 +87,10 @@ def test_a_rank_that_dies_while_it_sends_leaves_the_copy_before_and_all_others_h
             copies.settle()
         copies.leave()
         if rank == 1:
-            assert copies.held() == {0: [1], 1: [1, 2]}
+            assert copies.complete_steps() == {0: [1], 1: [1, 2]}
             assert_is(copies.get(0, 1), 1)
         else:
-            assert copies.held() == {1: [1, 2], 2: [1, 2]}
+            assert copies.complete_steps() == {1: [1, 2], 2: [1, 2]}
             assert_is(copies.get(1, 2), 2)
 
     with pytest.raises(RanksFailed) as failed:
@@ -139,13 +139,13 @@ def test_a_process_in_the_place_of_a_killed_one_finds_its_last_whole_copy(
 
     found = HostCopies(folder, 5, [WEIGHTS, STATE])
     assert process.exitcode == -signal.SIGKILL
-    assert found.held() == {5: [2]}
+    assert found.complete_steps() == {5: [2]}
     assert_is(found.get(5, 2), 2)
-    assert HostCopies(folder, 4, [WEIGHTS, STATE]).held() == {}
+    assert HostCopies(folder, 4, [WEIGHTS, STATE]).complete_steps() == {}
 
     found.keep(3, lambda: live(3, items=2000))
     found.drop(after=2)
-    assert HostCopies(folder, 5, [WEIGHTS, STATE]).held() == {5: [2]}
+    assert HostCopies(folder, 5, [WEIGHTS, STATE]).complete_steps() == {5: [2]}
     found.close()
     assert not folder.path.exists()
 

@@ -14,7 +14,7 @@ from rljob_runtime.errors import DockError, DockStale
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.worker.update import Update
+from rljob_runtime.worker.update import UpdateState
 
 
 def train(bench, spec, *, order, pause, early, drop=False, step=1, more=(0,)):
@@ -38,7 +38,7 @@ def train(bench, spec, *, order, pause, early, drop=False, step=1, more=(0,)):
 
         def run(rank, group):
             engine = bench.make_engine(bench.make_model(), group, learning_rate=1e-3)
-            update = Update(
+            update = UpdateState(
                 engine=engine,
                 dock=clients[rank],
                 ranks=UpdateRanks(everyone=group),

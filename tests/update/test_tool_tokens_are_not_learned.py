@@ -9,7 +9,7 @@ import torch
 from rljob_api.spec.algorithms import PARAMS
 from rljob_runtime.algorithms import algorithm_of
 from rljob_runtime.algorithms.algorithm import Totals
-from rljob_runtime.models.padded import padded
+from rljob_runtime.models.padded import pad_batch
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.worker.micro_batches import count_tokens
 from rljob_runtime.worker.shared_reading import pack, unpack
@@ -114,6 +114,6 @@ def test_answers_go_along_wherever_samples_go(bench: Any) -> None:
         for ours, theirs in ((getattr(batch, c), getattr(other, c)) for c in columns):
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert count_tokens(batch) == sum(map(len, batch.full_responses)) + sum(map(len, batch.prompts))
-    tokens_BS, _, predicts_BS = padded(batch)
+    tokens_BS, _, predicts_BS = pad_batch(batch)
     following_BS = torch.roll(tokens_BS, -1, 1)
     assert torch.equal(following_BS[predicts_BS], torch.cat(batch.responses))

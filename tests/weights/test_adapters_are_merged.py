@@ -29,7 +29,7 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any], str]] = {
 def learn(states: DeviceStates) -> None:
     """Each adapter becomes the same on every layout: of its name and place alone."""
     assert states.policy is not None
-    for name, adapter in states.policy.held.model.trained_parameters():
+    for name, adapter in states.policy.shard.model.trained_parameters():
         rows = getattr(adapter, "to_local", lambda own=adapter: own)()
         with torch.no_grad():
             rows.fill_(0.02 + 0.001 * (len(name) % 7))
@@ -63,9 +63,9 @@ def test_the_rollout_gets_what_peft_would_merge_and_the_frozen_weights_stay(
         assert isinstance(reference.model, WithoutAdapters)
         reference.ready()
         adapters = {
-            name: adapter.detach().clone() for name, adapter in states.policy.held.whole_adapters()
+            name: adapter.detach().clone() for name, adapter in states.policy.shard.whole_adapters()
         }
-        frozen = {n: w.clone() for n, w in states.policy.held.slices().items()}
+        frozen = {n: w.clone() for n, w in states.policy.shard.slices().items()}
         assert backend.ledger.kind_bytes(MemoryKind.REFERENCE_WEIGHTS) == 0
         return rollout, adapters, frozen if "zero" not in update and "tensor" not in update else {}
 

@@ -16,7 +16,7 @@ from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
-from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.expert_names import weight_dtype
 from rljob_runtime.weights.reshard.executor import Resharder
 
 DEVICES, PLANS = 4, 12
@@ -84,7 +84,7 @@ def reshard(plan: ReshardPlan, rank: int, *, shares_memory: bool) -> None:
             lambda piece: torch.full(
                 piece.box.size[: len(piece.tensor.shape)],
                 torch.nan,
-                dtype=held_dtype(piece.tensor.name, torch.bfloat16),
+                dtype=weight_dtype(piece.tensor.name, torch.bfloat16),
             ),
         )
     )
@@ -92,7 +92,7 @@ def reshard(plan: ReshardPlan, rank: int, *, shares_memory: bool) -> None:
     expected = slices_of(whole, plan.rollout, rank)
     assert set(found) == set(expected)
     for name, tensor in expected.items():
-        kept = tensor.to(held_dtype(name, torch.bfloat16))
+        kept = tensor.to(weight_dtype(name, torch.bfloat16))
         assert torch.equal(found[name], kept), (plan.update.mesh, plan.rollout.mesh, name)
 
 

@@ -67,13 +67,13 @@ def test_a_step_swaps_both_layouts_and_keeps_the_weights(
         assert figures.checks > len(reshard.rollout.slices)
         assert reshard.engine.version == 3
         generating = reshard.engine.checksum()
-        at_rest = weights_checksum(states.policy.held.whole_weights(reshard.values))
+        at_rest = weights_checksum(states.policy.shard.whole_weights(reshard.values))
 
         states.end_generation()
         reshard.ready_to_train()
 
         assert ledger.kind_bytes(MemoryKind.ROLLOUT_WEIGHTS) == 0
-        return generating, at_rest, weights_checksum(states.policy.held.whole_weights())
+        return generating, at_rest, weights_checksum(states.policy.shard.whole_weights())
 
     found = on_ranks(2, device, seconds=120)
 
@@ -103,7 +103,7 @@ def test_the_baseline_holds_both_layouts_throughout_and_generates_with_the_same_
             assert ledger.kind_bytes(MemoryKind.ROLLOUT_WEIGHTS) == reshard.rollout.num_bytes
             states.end_generation()
         return reshard.engine.checksum(), weights_checksum(
-            states.policy.held.whole_weights(reshard.values)
+            states.policy.shard.whole_weights(reshard.values)
         )
 
     expected = weights_checksum(load_policy(path, dtype=torch.float32).named_hf_parameters())
@@ -126,7 +126,7 @@ def test_a_rollout_of_a_narrower_type_gets_rounded_weights_and_the_update_keeps_
         assert figures is not None
         generating = states.port.engine.checksum()
         states.port.ready_to_train()
-        trained = weights_checksum(states.policy.held.whole_weights())
+        trained = weights_checksum(states.policy.shard.whole_weights())
         return generating, trained, figures.kept_bytes
 
     policy = load_policy(path, dtype=torch.float32)
@@ -287,7 +287,7 @@ def test_devices_that_start_again_after_one_died_in_a_reshard_generate_with_what
         states.sync(2)
         generating = states.port.engine.checksum()
         states.port.ready_to_train()
-        return generating, weights_checksum(states.policy.held.whole_weights())
+        return generating, weights_checksum(states.policy.shard.whole_weights())
 
     with pytest.raises(RanksFailed) as failed:
         on_ranks(2, first_life, seconds=120, grace_seconds=40)

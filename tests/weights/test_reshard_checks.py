@@ -17,7 +17,7 @@ from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.errors import WeightsError
-from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.expert_names import weight_dtype
 from rljob_runtime.models.slice_sums import slice_sum
 from rljob_runtime.weights.reshard.parcels import part
 from rljob_runtime.weights.reshard_checks import ReshardChecks
@@ -39,7 +39,7 @@ def slices_of(layout: Layout, device: int) -> Slices:
     random = torch.Generator().manual_seed(5)
     whole = {
         tensor.name: torch.randn(tensor.shape, generator=random).to(
-            held_dtype(tensor.name, torch.float32)
+            weight_dtype(tensor.name, torch.float32)
         )
         for tensor in tensors_of(layout.shape)
     }

@@ -14,7 +14,7 @@ from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryReport
-from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.expert_names import weight_dtype
 from rljob_runtime.weights.reshard.executor import Resharder
 
 
@@ -51,7 +51,7 @@ def reshard(
         expected = slices_of(whole, plan.rollout, device)
         assert set(found) == set(expected)
         for name, tensor in expected.items():
-            assert torch.equal(found[name], tensor.to(held_dtype(name, generated))), name
+            assert torch.equal(found[name], tensor.to(weight_dtype(name, generated))), name
         del found
     return peak
 

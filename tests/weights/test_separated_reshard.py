@@ -110,17 +110,17 @@ def test_changes_alone_travel_bit_by_bit_and_whole_slices_after_who_came(
                 own.meet(version // 3, 4)
             policy = own.states.policy
             if policy is not None and version == 1:
-                for _, weight in policy.held.model.trained_parameters():
+                for _, weight in policy.shard.model.trained_parameters():
                     weight.data.view(-1)[::50] *= 1.01
             if policy is not None and version == 2:
-                for _, weight in policy.held.model.trained_parameters():
+                for _, weight in policy.shard.model.trained_parameters():
                     weight.data += 0.5
             figures = own.states.sync(version).reshard
             assert figures is not None and figures.peak_bytes <= figures.bound_bytes
             checksum = (
                 own.states.port.engine.checksum()  # type: ignore[attr-defined]
                 if policy is None
-                else weights_checksum(policy.held.whole_weights(), dtype=torch.bfloat16)
+                else weights_checksum(policy.shard.whole_weights(), dtype=torch.bfloat16)
             )
             found.append((figures.delta_bytes, figures.received_bytes, checksum))
         return found
@@ -148,12 +148,12 @@ def test_adapters_are_merged_on_their_way_to_separated_devices(
         own.meet(0, 4)
         if own.states.policy is not None:
             for number, (_, adapter) in enumerate(
-                own.states.policy.held.model.trained_parameters()
+                own.states.policy.shard.model.trained_parameters()
             ):
                 adapter.data.fill_(0.01 * (1 + number % 3))
         own.states.sync(1)
         if own.states.policy is not None:
-            return weights_checksum(own.states.policy.held.whole_weights())
+            return weights_checksum(own.states.policy.shard.whole_weights())
         return own.states.port.engine.checksum()  # type: ignore[attr-defined]
 
     found = on_ranks(4, device, seconds=120)
@@ -236,10 +236,10 @@ def test_slices_come_while_devices_generate_and_are_taken_together(
         states = own.states
         states.sync(1)
         if states.policy is not None:
-            for _, weight in states.policy.held.model.trained_parameters():
+            for _, weight in states.policy.shard.model.trained_parameters():
                 weight.data.mul_(1.5)
             states.port.send(2)
-            return weights_checksum(states.policy.held.whole_weights()), 0, 0
+            return weights_checksum(states.policy.shard.whole_weights()), 0, 0
         assert states.in_flight is not None and isinstance(states.port, Reshard)
         engine = states.port.engine
         assert engine is not None

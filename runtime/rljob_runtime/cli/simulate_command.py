@@ -12,7 +12,7 @@ from rljob_plan.machines import RATE_NAMES
 from rljob_runtime.cli.output import exit_on_error, exit_with_problems, load, print_text
 
 if TYPE_CHECKING:
-    from rljob_runtime.simulate.several import Asked
+    from rljob_runtime.simulate.several import SimulationSettings
     from rljob_runtime.simulate.sweep import Sweep
 
 
@@ -72,7 +72,7 @@ def simulate(
     """Run the job in virtual time: its own decisions, on devices that take the planner's seconds. Needs no
     cluster, no model's weights and no torch."""
     from rljob_runtime.simulate.fit import fit_run, fit_text
-    from rljob_runtime.simulate.several import Asked
+    from rljob_runtime.simulate.several import SimulationSettings
 
     _refuse_combinations(sweep=sweep, compare=compare, output=output)
     with exit_on_error():
@@ -84,7 +84,7 @@ def simulate(
             )
         print_text(json.dumps(fit.json(), indent=2) if as_json else fit_text(fit))
         return
-    request = Asked(
+    request = SimulationSettings(
         seeds=seeds,
         steps=steps,
         lengths=lengths,
@@ -98,23 +98,25 @@ def simulate(
         _simulate_one(file, request, output, as_json)
 
 
-def _simulate_one(file: Path, request: "Asked", output: Path | None, as_json: bool) -> None:
+def _simulate_one(
+    file: Path, request: "SimulationSettings", output: Path | None, as_json: bool
+) -> None:
     from rljob_runtime.report.display.report import write_report
     from rljob_runtime.simulate.answers_text import answers_text
-    from rljob_runtime.simulate.several import answered
+    from rljob_runtime.simulate.several import simulate_seeds
 
     job = load(file)
     with exit_on_error():
         if output is not None:
             output.mkdir(parents=True, exist_ok=True)
-        answers = answered(job, base_dir=file.parent, asked=request, output=output)
+        answers = simulate_seeds(job, base_dir=file.parent, settings=request, output=output)
         if output is not None:
             write_report(output)
     print_text(json.dumps(answers.json(), indent=2) if as_json else answers_text(answers))
 
 
 def _simulate_several(
-    file: Path, request: "Asked", sweep: list[str], compare: list[Path], as_json: bool
+    file: Path, request: "SimulationSettings", sweep: list[str], compare: list[Path], as_json: bool
 ) -> None:
     from rljob_runtime.simulate.sweep import compare_jobs, sweep_job, sweep_text
 
@@ -122,9 +124,9 @@ def _simulate_several(
     table: Sweep
     with exit_on_error():
         if sweep:
-            table = sweep_job(job, sweep, base_dir=file.parent, asked=request)
+            table = sweep_job(job, sweep, base_dir=file.parent, settings=request)
         else:
-            table = compare_jobs([file, *compare], asked=request)
+            table = compare_jobs([file, *compare], settings=request)
     print_text(json.dumps(table.json(), indent=2) if as_json else sweep_text(table))
     if table.first is None:
         raise typer.Exit(ExitCode.INVALID)

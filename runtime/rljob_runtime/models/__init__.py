@@ -1,5 +1,5 @@
-"""Language models as code of one device; loading and saving in Hugging Face's format.
+"""Language models in single-device code, and reading and writing Hugging Face's formats.
 
-`families` read a config.json, `blocks` are what decoders are built of, `fused` is the decoder that generates.
-Called by engines and `parallel.decoder`. Knows no ranks.
+`families` read a config.json, `blocks` are what decoders are built of, and `fused` is the decoder that
+generates. Engines and `parallel.decoder` call this package, which has no ranks.
 """

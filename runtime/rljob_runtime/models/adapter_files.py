@@ -1,6 +1,6 @@
-"""Low-rank adapters as a directory in PEFT's format: `adapter_model.safetensors`, `adapter_config.json`.
+"""Read and write low-rank adapters in PEFT's format: `adapter_model.safetensors` and `adapter_config.json`.
 
-Called where a checkpoint is written and read, and by `rljob export --adapter`.
+Checkpoints and `rljob export --adapter` call these functions.
 """
 
 import json
@@ -14,25 +14,27 @@ from torch import Tensor
 from rljob_api.spec.lora import Lora
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.models.config import read_config
-from rljob_runtime.models.tensor_writer import Written, write_file
+from rljob_runtime.models.tensor_writer import TensorToWrite, write_file
 from rljob_runtime.models.vision.names import has_tower, module_name, name_of
 
 ADAPTER_FOLDER = "adapter"
 ADAPTER_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 PREFIX = "base_model.model."
-"""Of names in PEFT's files, before the model's own."""
+"""Prefix of names in PEFT's files, before the model's own names."""
 OF_DECODER = r"model\.language_model\..*\.({})"
-"""PEFT's pattern for modules of a vision-language model's decoder."""
+"""PEFT's pattern that selects modules of a vision-language model's decoder."""
 
 
 def save_adapter(
     adapters: Iterable[tuple[str, Tensor]], lora: Lora, *, base: Path, folder: Path
 ) -> None:
-    """Write the directory. adapters: whole, by their names in the model. base: of the frozen model."""
+    """Write the adapter directory. adapters: full tensors by their names in the model. base: directory of the
+    frozen model."""
     config = read_config(base)
     folder.mkdir(parents=True)
     tensors = [
-        Written.of(PREFIX + module_name(name, config), tensor.detach()) for name, tensor in adapters
+        TensorToWrite.of(PREFIX + module_name(name, config), tensor.detach())
+        for name, tensor in adapters
     ]
     write_file(tensors, folder / ADAPTER_FILE)
     targets = sorted({tensor.name.split(".")[-3] for tensor in tensors})
@@ -52,9 +54,12 @@ def save_adapter(
     (folder / CONFIG_FILE).write_text(json.dumps(entries, indent=2) + "\n")
 
 
-def read_adapter(folder: Path, wanted: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
-    """Its tensors by their names in the model. wanted: those that are asked for, and their shapes. Raises
-    CheckpointError."""
+def read_adapter(folder: Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+    """Return the adapter tensors by their names in the model.
+
+    shapes: the expected shape of each tensor by name. Raises CheckpointError for an unreadable file and for a
+    tensor that is missing or has another shape.
+    """
     file = folder / ADAPTER_FILE
     try:
         stored = load_file(file)
@@ -62,11 +67,11 @@ def read_adapter(folder: Path, wanted: Mapping[str, Sequence[int]]) -> dict[str,
         raise CheckpointError(
             f"{file} cannot be read ({error}); resume from an earlier checkpoint"
         ) from error
-    found = {name_of(name.removeprefix(PREFIX)): tensor for name, tensor in stored.items()}
-    for name, shape in wanted.items():
-        if name not in found or found[name].shape != tuple(shape):
-            there = f"is {[*found[name].shape]}" if name in found else "is missing"
+    adapters = {name_of(name.removeprefix(PREFIX)): tensor for name, tensor in stored.items()}
+    for name, shape in shapes.items():
+        if name not in adapters or adapters[name].shape != tuple(shape):
+            mismatch = f"is {[*adapters[name].shape]}" if name in adapters else "is missing"
             raise CheckpointError(
-                f"{file}: {name} {there}, must be {[*shape]}; resume from an earlier checkpoint"
+                f"{file}: {name} {mismatch}, must be {[*shape]}; resume from an earlier checkpoint"
             )
-    return found
+    return adapters

@@ -1,6 +1,7 @@
-"""The shape of a decoder: what its blocks are made from, whichever family it is of.
+"""The architecture of a decoder: its sizes and switches, whatever the model's family.
 
-Made by `families` from a Hugging Face config.json; read by the decoders and the rollout engine.
+`families` builds an `Architecture` from a Hugging Face config.json; the decoders and the rollout engine read
+it.
 """
 
 import math
@@ -15,13 +16,13 @@ CAUSAL, CONDITIONAL = "ForCausalLM", "ForConditionalGeneration"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Latent:
+class LatentArchitecture:
     """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, §2.1).
 
-    Queries and keys have nope_dim values without position and rope_dim that are rotated; the
-    latter are one key for all heads. query_rank: None where queries are not compressed.
-    interleaved: neighbours are the pairs that turn, not halves. score_factor: of the scores, beside
-    1 / sqrt(nope_dim + rope_dim).
+    Queries and keys have nope_dim values without position and rope_dim values that are rotated; all heads
+    share the rotated key. query_rank: None if queries are not compressed. interleaved: whether rotated pairs
+    are neighbours, not halves. score_factor: multiplies the scores, in addition to 1 / sqrt(nope_dim +
+    rope_dim).
     """
 
     query_rank: int | None
@@ -34,15 +35,15 @@ class Latent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
+class MoeArchitecture:
     """Mixture of experts in the feed-forward of `layers`; no token is ever dropped.
 
-    chosen: experts a token, out of the best chosen_groups of `groups`. scores: of the logits.
-    group_score: best score of a group, or the sum of its two best. normalized: the weights of a
-    token's experts add up to 1, before `scale`. correction_bias: a stored value an expert is added
-    to its score for the choice alone (DeepSeek-V3, arXiv:2412.19437, §2.1.2). shared_intermediate:
-    width of the expert that all tokens have, 0 for none. balance_coefficient: weight of the
-    load-balancing loss in training.
+    chosen: experts per token, out of the best chosen_groups of `groups`. scores: function of the logits.
+    group_score: best score of a group, or the sum of its two best. normalized: the weights of a token's
+    experts add up to 1, before `scale`. correction_bias: each expert has a stored value that is added to its
+    score for the choice alone (DeepSeek-V3, arXiv:2412.19437, §2.1.2). shared_intermediate: width of the
+    expert that all tokens use, 0 for none. balance_coefficient: weight of the load-balancing loss in
+    training.
     """
 
     count: int
@@ -74,11 +75,11 @@ class Experts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vision:
-    """What a decoder knows of the vision tower beside it.
+    """What a decoder needs to know about its vision tower.
 
-    picture_token: id that stands where the tower's output goes, once for each of its rows. merged: patches of
-    the picture's side that become one row. added: of how many of its first layers the output has something
-    added at these tokens (DeepStack, arXiv:2406.04334).
+    picture_token: id that the tower's output replaces, once for each of its rows. merged: patches along each
+    side of a picture that become one row. added: number of first layers whose output gets another tower
+    output added at these tokens (DeepStack, arXiv:2406.04334).
     """
 
     picture_token: int
@@ -90,10 +91,10 @@ class Vision:
 class Architecture:
     """Sizes and switches of a decoder.
 
-    latent: None for attention with heads of their own. With it num_kv_heads equals num_heads, and
-    head_dim is the width of queries and keys. experts: None for a dense model. scores: the head is one
-    number a token, with a bias where score_bias is set, in place of the vocabulary's logits. vision: None
-    for a model of text alone.
+    latent: None for attention with separate keys and values per head. If it is set, num_kv_heads equals
+    num_heads, and head_dim is the width of queries and keys. experts: None for a dense model. scores: the
+    head returns one number per token in place of the vocabulary's logits, with a bias if score_bias is set.
+    vision: None for a text-only model.
     """
 
     name: str
@@ -112,8 +113,8 @@ class Architecture:
     mlp_bias: bool
     qk_norm: bool
     max_length: int
-    latent: Latent | None = None
-    experts: Experts | None = None
+    latent: LatentArchitecture | None = None
+    experts: MoeArchitecture | None = None
     scores: bool = False
     score_bias: bool = False
     vision: Vision | None = None
@@ -126,7 +127,7 @@ class Architecture:
             )
 
     def scorer(self) -> "Architecture":
-        """The same with a head of one number a token, where it has another."""
+        """Return the same architecture with a head of one number per token."""
         if self.scores:
             return self
         name = self.name.removesuffix(CAUSAL).removesuffix(CONDITIONAL) + SEQUENCE_SCORER
@@ -134,36 +135,36 @@ class Architecture:
 
     @property
     def repeats(self) -> int:
-        """Query heads that share a key head."""
+        """Return the number of query heads that share a key head."""
         return self.num_heads // self.num_kv_heads
 
     @property
     def rotated_dim(self) -> int:
-        """Values of a head that are rotated."""
+        """Return the number of values of a head that are rotated."""
         return self.latent.rope_dim if self.latent else self.head_dim
 
     @property
     def score_scale(self) -> float:
-        """What a query's product with a key is multiplied with."""
+        """Return the factor that a query's product with a key is multiplied by."""
         plain = 1 / math.sqrt(self.head_dim)
         return plain * self.latent.score_factor if self.latent else plain
 
     @property
-    def kept_shape(self) -> tuple[int, int, int]:
-        """What a layer keeps of a token while generating: tensors, heads of each, width of each.
+    def cache_shape(self) -> tuple[int, int, int]:
+        """Return what a layer caches of a token: the number of tensors, heads of each, and width of each.
 
-        Keys and values, or the latent that both are made from with the rotated key beside it.
+        These are keys and values, or the latent that both are computed from, followed by the rotated key.
         """
         if self.latent:
             return 1, 1, self.latent.kv_rank + self.latent.rope_dim
         return 2, self.num_kv_heads, self.head_dim
 
-    def experts_in(self, layer: int) -> Experts | None:
-        """The experts of a layer, None where it is dense."""
+    def experts_in(self, layer: int) -> MoeArchitecture | None:
+        """Return the experts of a layer, or None if the layer is dense."""
         return self.experts if self.experts and layer in self.experts.layers else None
 
     def check_length(self, length: int) -> None:
-        """Raise ConfigError for a sequence whose positions this model cannot have."""
+        """Raise ConfigError if this model has no positions for a sequence of this length."""
         if self.rope.kind == "dynamic" and length > self.max_length:
             raise ConfigError(
                 f"a sequence of {length} tokens is longer than max_position_embeddings="

@@ -1,4 +1,4 @@
-"""Which directory a job's policy starts from: the user's own, or a built-in made and cached here."""
+"""Resolve the directory that a job's policy starts from: the user's own, or a cached built-in model."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,35 +14,40 @@ PROBE = "The 3 quick foxes; naïve über-日本語 = 12,345.67?\n\tdef f(x): ret
 def model_paths(
     job: RLJob, *, base_dir: Path, cache_dir: Path, progress: Callable[[str], None]
 ) -> dict[str, Path]:
-    """Hugging Face directories of the job's models by name; raises and progress as `policy_path`."""
+    """Return the Hugging Face directories of the job's models by name; errors and progress as in
+    `policy_path`."""
     policy = policy_path(job, base_dir=base_dir, cache_dir=cache_dir, progress=progress)
     paths = {"policy": policy}
     if job.spec.has_critic:
-        own = job.spec.critic.path if job.spec.critic else None
-        paths["critic"] = _own(base_dir, own, "spec.critic.path") if own else policy
+        critic_path = job.spec.critic.path if job.spec.critic else None
+        paths["critic"] = (
+            _model_directory(base_dir, critic_path, "spec.critic.path") if critic_path else policy
+        )
         if job.spec.model.vision is not None:
-            _check_picture_token(policy, paths["critic"], what="critic")
+            _check_picture_token(policy, paths["critic"], role="critic")
     if (scorer := job.spec.reward_model) is not None:
-        paths["reward-model"] = _own(base_dir, scorer.path, "the reward model's path, spec.rewards")
-        _check_tokens(policy, paths["reward-model"], what="reward model")
+        paths["reward-model"] = _model_directory(
+            base_dir, scorer.path, "the reward model's path, spec.rewards"
+        )
+        _check_tokens(policy, paths["reward-model"], role="reward model")
     if job.spec.teacher is not None:
-        paths["teacher"] = _own(base_dir, job.spec.teacher.path, "spec.teacher.path")
-        _check_tokens(policy, paths["teacher"], what="teacher")
+        paths["teacher"] = _model_directory(base_dir, job.spec.teacher.path, "spec.teacher.path")
+        _check_tokens(policy, paths["teacher"], role="teacher")
         if job.spec.model.vision is not None:
-            _check_picture_token(policy, paths["teacher"], what="teacher")
+            _check_picture_token(policy, paths["teacher"], role="teacher")
     return paths
 
 
 def policy_path(
     job: RLJob, *, base_dir: Path, cache_dir: Path, progress: Callable[[str], None]
 ) -> Path:
-    """Hugging Face directory of the starting policy. Raises ConfigError when there is none.
+    """Return the Hugging Face directory of the starting policy. Raises ConfigError if there is none.
 
-    progress: called with a line for the user while a built-in is being made.
+    progress: called with a line for the user while a built-in model is created.
     """
     spec = job.spec
     if spec.model.path is not None:
-        return _own(base_dir, spec.model.path, "spec.model.path")
+        return _model_directory(base_dir, spec.model.path, "spec.model.path")
     if spec.model.builtin == "smollm2-135m-instruct":
         from rljob_runtime.models.smollm2 import make_smollm2
 
@@ -52,34 +57,36 @@ def policy_path(
     return make_tiny(job, base_dir=base_dir, cache_dir=cache_dir, progress=progress)
 
 
-def _own(base_dir: Path, path: str, field: str) -> Path:
-    """The user's directory."""
-    found = model_folder(base_dir / path)
-    if found is None:
+def _model_directory(base_dir: Path, path: str, field: str) -> Path:
+    """Return the user's model directory, or raise ConfigError if it holds no config.json."""
+    folder = model_folder(base_dir / path)
+    if folder is None:
         raise ConfigError(
             f"{base_dir / path} holds no config.json ({field}); name a Hugging Face directory, or the folder "
             "of a run that has saved a checkpoint"
         )
-    return found.resolve()
+    return folder.resolve()
 
 
-def _check_picture_token(policy: Path, other: Path, *, what: str) -> None:
-    """Raise ConfigError where another token stands for pictures."""
-    known, own = (read_config(path).get("image_token_id") for path in (policy, other))
-    if known != own:
+def _check_picture_token(policy: Path, other: Path, *, role: str) -> None:
+    """Raise ConfigError if the two models mark pictures with different tokens."""
+    expected, actual = (read_config(path).get("image_token_id") for path in (policy, other))
+    if expected != actual:
         raise ConfigError(
-            f"the {what} {other} has pictures in place of token {own} (image_token_id in config.json), "
-            f"the policy {policy} of {known}; use a {what} of the policy's family"
+            f"the {role} {other} has pictures in place of token {actual} (image_token_id in config.json), "
+            f"the policy {policy} of {expected}; use a {role} of the policy's family"
         )
 
 
-def _check_tokens(policy: Path, scorer: Path, *, what: str) -> None:
-    """Raise ConfigError where the same ids are other text for a model that gets the policy's ids."""
+def _check_tokens(policy: Path, scorer: Path, *, role: str) -> None:
+    """Raise ConfigError if the policy's token ids mean other text to the model that receives them."""
     from rljob_runtime.task.tokenizer import load_tokenizer
 
-    known, own = load_tokenizer(policy), load_tokenizer(scorer)
-    if known.vocab_size != own.vocab_size or known.encode(PROBE) != own.encode(PROBE):
+    policy_tokenizer, scorer_tokenizer = load_tokenizer(policy), load_tokenizer(scorer)
+    if policy_tokenizer.vocab_size != scorer_tokenizer.vocab_size or policy_tokenizer.encode(
+        PROBE
+    ) != scorer_tokenizer.encode(PROBE):
         raise ConfigError(
-            f"the {what} {scorer} has another tokenizer than the policy {policy}, and gets the "
-            f"policy's token ids; use a {what} that was trained from the same base model"
+            f"the {role} {scorer} has another tokenizer than the policy {policy}, and gets the "
+            f"policy's token ids; use a {role} that was trained from the same base model"
         )

@@ -1,7 +1,6 @@
-"""A Hugging Face config.json, checked as it is read.
+"""A Hugging Face config.json, checked while it is read.
 
-Called by the families, which translate it to an `Architecture`, and by whatever needs a single
-entry of it.
+The families translate it to an `Architecture`; other modules read single entries.
 """
 
 import sys
@@ -16,11 +15,11 @@ from rljob_runtime.errors import ConfigError
 
 
 class UnsupportedArchitecture(ConfigError):
-    """The decoder cannot compute this model; the message says why."""
+    """The decoder cannot compute this model; the message gives the reason."""
 
 
 def read_config(path: Path) -> dict[str, object]:
-    """The directory's config.json. Raises ConfigError when it is missing or not a JSON object."""
+    """Return the directory's config.json. Raises ConfigError if it is missing or not a JSON object."""
     file = path / "config.json"
     try:
         config = read_json(file)
@@ -39,23 +38,26 @@ def read_config(path: Path) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The entries of one architecture's config.json. A default stands for an entry that is missing
-    or null; without one the entry must be there."""
+    """The entries of one architecture's config.json.
+
+    A default replaces an entry that is missing or null; an entry without a default is required.
+    """
 
     name: str
     entries: Mapping[str, object]
 
     def with_defaults(self, defaults: Mapping[str, object]) -> "Config":
-        """The same with these values where there are none."""
-        there = {key: value for key, value in self.entries.items() if value is not None}
-        return Config(self.name, {**self.entries, **defaults, **there})
+        """Return a copy in which these values replace missing entries."""
+        present = {key: value for key, value in self.entries.items() if value is not None}
+        return Config(self.name, {**self.entries, **defaults, **present})
 
     def get(self, key: str) -> object:
-        """The entry as it is, None where it is missing."""
+        """Return the entry unchecked, None if it is missing."""
         return self.entries.get(key)
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """A positive integer. Raises ConfigError for anything else, and for one that no model has."""
+        """Return a positive integer. Raises ConfigError for anything else, and for one larger than any model
+        has."""
         value, most = self._value(key, default), most_of(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{key}={show(value)} in config.json is not a positive integer")
@@ -64,7 +66,7 @@ class Config:
         return value
 
     def number(self, key: str, default: float) -> float:
-        """A finite number. Raises ConfigError for anything else."""
+        """Return a finite number. Raises ConfigError for anything else."""
         value = self._value(key, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ConfigError(f"{key}={show(value)} in config.json is not a number")
@@ -73,28 +75,28 @@ class Config:
         return float(value)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """A switch."""
+        """Return the entry as a boolean switch."""
         return bool(self._value(key, default))
 
     def integers(self, key: str) -> list[int]:
-        """A list of integers, empty where it is missing. Raises ConfigError for anything else."""
+        """Return a list of integers, empty if the entry is missing. Raises ConfigError for anything else."""
         value = self._value(key, [])
         if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
             raise ConfigError(f"{key}={show(value)} in config.json is not a list of integers")
         return value
 
     def mapping(self, key: str) -> dict[str, object]:
-        """An object, empty where it is missing. Raises ConfigError for anything else."""
+        """Return an object, empty if the entry is missing. Raises ConfigError for anything else."""
         value = self._value(key, {})
         if not isinstance(value, dict):
             raise ConfigError(f"{key}={show(value)} in config.json is not an object")
         return value
 
-    def require(self, key: str, *known: object) -> None:
-        """Raise UnsupportedArchitecture unless the entry is one of `known`, or missing."""
+    def require(self, key: str, *supported: object) -> None:
+        """Raise UnsupportedArchitecture unless the entry is one of `supported`, or missing."""
         value = self.entries.get(key)
-        if value is not None and value not in known:
-            listed = " or ".join(str(item) for item in known)
+        if value is not None and value not in supported:
+            listed = " or ".join(str(item) for item in supported)
             raise UnsupportedArchitecture(f"{key}={value} is not {listed} ({self.name})")
 
     def _value(self, key: str, default: object) -> object:

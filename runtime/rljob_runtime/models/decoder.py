@@ -1,8 +1,8 @@
-"""The decoder of all families for training on groups of samples, put together from `blocks`.
+"""The decoder of all families for training on groups of samples, assembled from `blocks`.
 
-Parameter names are Hugging Face's. A group's prompt is computed once, not once a sample; rollout has
-its own form of the same model (`fused`). Knows one device and no ranks: what is computed otherwise where
-ranks share the model are `ends` and the blocks' `linears`, `attend` and `run`, which `parallelize` replaces.
+Parameter names are Hugging Face's. A group's prompt is computed once, not once per sample; rollout has its
+own version of the same model (`fused`). This code is for one device and has no ranks: `parallelize` replaces
+`ends` and the blocks' `linears`, `attend` and `run` where ranks share the model.
 """
 
 # U packed tokens, H hidden, V vocabulary, T response tokens
@@ -29,21 +29,21 @@ from rljob_runtime.models.ends import Ends, WholeEnds
 from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.packing import Packing, pack
 from rljob_runtime.models.policy_model import TokenLogprobs
-from rljob_runtime.models.recompute import recomputed_counting
-from rljob_runtime.models.tower import Tower
+from rljob_runtime.models.recompute import checkpointed_with_counter
+from rljob_runtime.models.tower import VisionTower
 from rljob_runtime.samples.sample import SampleBatch
 
 
 class Decoder(nn.Module):
-    """A `PolicyModel`, or with a scalar head a critic or a reward model by the same methods.
+    """A `PolicyModel`; with a scalar head, a critic or a reward model with the same methods.
 
     Weights are uninitialised until `initialize`, `load_state_dict`, or a copy into `named_hf_parameters`.
-    first_expert: number of the first one that is held. text_ids: ids from this one on have no text, and are
-    never drawn; None: all have. tower: of a decoder that is shown pictures (`show`).
+    first_expert: number of the first local expert. text_ids: ids from this one on have no text, and are never
+    drawn; None: all ids have text. tower: vision tower of a decoder that gets pictures (`show`).
     """
 
     ends: Ends
-    tower: Tower | None
+    tower: VisionTower | None
 
     def __init__(self, architecture: Architecture, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -58,9 +58,12 @@ class Decoder(nn.Module):
         elif not architecture.tied:
             self.lm_head = Matrix(architecture.vocab_size, architecture.hidden_size, dtype)
 
-    def show(self, tower: Tower) -> None:
-        """Give it the tower that sees its samples' pictures; a trained one becomes a part of the decoder. On
-        ranks that share the decoder each is given the whole tower, once it has its part of the decoder."""
+    def show(self, tower: VisionTower) -> None:
+        """Attach the vision tower that computes the samples' pictures; a trained one becomes part of the
+        decoder.
+
+        Ranks that share the decoder attach the full tower to each shard, after the decoder is split.
+        """
         self.tower = tower
         if tower.trained:
             self.visual = tower.module
@@ -68,10 +71,10 @@ class Decoder(nn.Module):
     def logprobs(
         self, batch: SampleBatch, *, temperature: float, with_entropy: bool = False
     ) -> TokenLogprobs:
-        """Log-probs of the batch's response tokens, float32 [T], under softmax(logits / temperature).
+        """Return log-probs of the batch's response tokens, float32 [T], under softmax(logits / temperature).
 
-        Raises AssertionError for a prompt without tokens, ConfigError for a sequence that is longer
-        than the model's positions.
+        Raises AssertionError for a prompt without tokens, ConfigError for a sequence that is longer than the
+        model's positions.
         """
         experts = self.architecture.experts
         if batch.num_tokens == 0:
@@ -82,17 +85,21 @@ class Decoder(nn.Module):
     def compute(
         self, batch: SampleBatch, *, temperature: float, with_entropy: bool
     ) -> TokenLogprobs:
-        """The same of a batch with a token at least."""
+        """Return the log-probs of a batch that has at least one token; see `logprobs`."""
         packing, load = self.pack(batch)
         hidden_UH = self.model(self.ends.share(packing), load, self.ends)
-        found = self.read(hidden_UH, packing, temperature=temperature, with_entropy=with_entropy)
-        return replace(found, router_load=load)
+        token_logprobs = self.read(
+            hidden_UH, packing, temperature=temperature, with_entropy=with_entropy
+        )
+        return replace(token_logprobs, router_load=load)
 
     def pack(
         self, batch: SampleBatch, layers: range | None = None
     ) -> tuple[Packing, RouterLoad | None]:
-        """What layers need beside hidden states. batch: with a token at least. layers: those that will be
-        run; None for all."""
+        """Return the inputs of layers other than hidden states: the packing and an empty router load.
+
+        batch: with at least one token. layers: those that will run; None for all.
+        """
         experts, vision = self.architecture.experts, self.architecture.vision
         device = next(self.parameters()).device
         packing = pack(batch, device=device, vision=vision, experts=experts)
@@ -110,7 +117,7 @@ class Decoder(nn.Module):
     def read(
         self, hidden_UH: Tensor, packing: Packing, *, temperature: float, with_entropy: bool
     ) -> TokenLogprobs:
-        """What hidden states behind the last norm say of the response tokens."""
+        """Return log-probs, or a scalar head's values, from hidden states after the last norm."""
         if self.architecture.scores:
             values_T = self.ends.values(hidden_UH, self.score, packing)
             no_entropy_T = torch.zeros_like(values_T) if with_entropy else None
@@ -127,19 +134,22 @@ class Decoder(nn.Module):
         )
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights as files name them, experts one by one; a tied head is the embedding's. Of a matrix
-        with an adapter, the frozen weight alone; of a vision tower, a trained one."""
-        base = (held for held in self.named_parameters() if not is_adapter(held[0]))
-        stored = (held for held in self.named_buffers() if not held[0].startswith(TOWER))
-        held = chain(base, stored)
-        yield from split_experts(held, first=self.first_expert)
+        """Yield all weights under their names in files, experts one by one; a tied head is the embedding's.
+
+        A matrix with an adapter yields only its frozen weight; a vision tower is included only if it is
+        trained.
+        """
+        base = (named for named in self.named_parameters() if not is_adapter(named[0]))
+        stored = (named for named in self.named_buffers() if not named[0].startswith(TOWER))
+        weights = chain(base, stored)
+        yield from split_experts(weights, first=self.first_expert)
 
     def trained_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """The parameters that are not frozen; all experts of a layer are two of them."""
-        yield from (held for held in self.named_parameters() if held[1].requires_grad)
+        """Yield the parameters that are not frozen; all experts of a layer are two parameters."""
+        yield from (named for named in self.named_parameters() if named[1].requires_grad)
 
     def recompute_layers(self) -> None:
-        """Keep of each layer only its input, [U, H], for the backward pass."""
+        """Keep only each layer's input, [U, H], for the backward pass."""
         for layer in self.model.layers:
             if isinstance(layer, Layer):
                 layer.recompute = True
@@ -159,7 +169,7 @@ class Decoder(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Embedding, layers and final norm."""
+    """The embedding, the layers and the final norm."""
 
     def __init__(self, architecture: Architecture, dtype: torch.dtype) -> None:
         super().__init__()
@@ -172,21 +182,21 @@ class Backbone(nn.Module):
         self.norm = Norm(hidden, architecture.norm_epsilon, dtype)
 
     def forward(self, packing: Packing, load: RouterLoad | None, ends: Ends) -> Tensor:
-        """Hidden states of the packed tokens, [U, H]. load: filled by layers with experts."""
+        """Return hidden states of the packed tokens, [U, H]. load: filled by layers with experts."""
         hidden_UH = self.embed(packing, ends)
         hidden_UH = self.run_layers(range(len(self.layers)), hidden_UH, packing, load)
         normed_UH: Tensor = self.norm(hidden_UH)
         return normed_UH
 
     def embed(self, packing: Packing, ends: Ends) -> Tensor:
-        """What the first layer gets, [U, H]. packing: of the ends' `share`."""
+        """Return the input of the first layer, [U, H]. packing: returned by the ends' `share`."""
         hidden_UH = ends.embed(packing, self.embed_tokens.weight)
         return hidden_UH if packing.pictured is None else packing.pictured.enter(hidden_UH)
 
     def run_layers(
         self, layers: range, hidden_UH: Tensor, packing: Packing, load: RouterLoad | None
     ) -> Tensor:
-        """Some of the layers, one after the other, [U, H] → [U, H]."""
+        """Run some of the layers in order, [U, H] → [U, H]."""
         cos, sin = cos_and_sin(self.architecture, packing.positions_U, hidden_UH.dtype)
         rotation = cos[:, None], sin[:, None]
         for index in layers:
@@ -197,8 +207,10 @@ class Backbone(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each behind a norm and a residual. recompute: keep the input alone. row:
-    its number among the layers with experts."""
+    """Attention and feed-forward, each with a norm before it and a residual.
+
+    recompute: keep only the input for the backward pass. row: the layer's number among those with experts.
+    """
 
     recompute: bool
 
@@ -220,10 +232,10 @@ class Layer(nn.Module):
         rotation: tuple[Tensor, Tensor],
         load: RouterLoad | None,
     ) -> Tensor:
-        """[U, H] -> [U, H]."""
+        """Map [U, H] to [U, H]."""
         if not self.recompute:
             return self._run(hidden_UH, packing, rotation, load)
-        return recomputed_counting(self._run, hidden_UH, packing, rotation, once=load)
+        return checkpointed_with_counter(self._run, hidden_UH, packing, rotation, counter=load)
 
     def _run(
         self,

@@ -1,6 +1,6 @@
 """Both ends of a decoder: tokens to embeddings, hidden states to log-probs.
 
-Called by the decoder, which knows this form, of one device; `vocabulary_ends` has that of ranks which
+The decoder uses the single-device version in this file; `vocabulary_ends` has the version for ranks that
 share vocabulary and tokens.
 """
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rljob_runtime.devices.kernels.linear import embedding
 from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs
-from rljob_runtime.models.architecture import Experts
+from rljob_runtime.models.architecture import MoeArchitecture
 from rljob_runtime.models.blocks.matrix import Matrix
 from rljob_runtime.models.blocks.router_load import RouterLoad
 from rljob_runtime.models.packing import Packing
@@ -20,14 +20,15 @@ from rljob_runtime.models.policy_model import TokenLogprobs
 
 
 class Ends(Protocol):
-    """What lies before a decoder's layers and behind its last norm."""
+    """Computes what comes before a decoder's layers and after its last norm."""
 
     def share(self, packing: Packing) -> Packing:
-        """With the tokens and positions that this rank's attention gets; all else as it is."""
+        """Return the packing with the tokens and positions of this rank's attention; all else is
+        unchanged."""
         ...
 
     def embed(self, packing: Packing, weight_VH: Tensor) -> Tensor:
-        """Embeddings of the tokens that this rank's layers compute. packing: of `share`."""
+        """Return embeddings of the tokens that this rank's layers compute. packing: returned by `share`."""
         ...
 
     def logprobs(
@@ -40,27 +41,27 @@ class Ends(Protocol):
         with_entropy: bool,
         text_ids: int | None,
     ) -> TokenLogprobs:
-        """Log-probs of all of the packing's response tokens. text_ids: as the decoder has it."""
+        """Return log-probs of all of the packing's response tokens. text_ids: see `Decoder`."""
         ...
 
     def values(self, hidden_UH: Tensor, score: Matrix, packing: Packing) -> Tensor:
-        """Of a scalar head, float32 [T]: at the position that each response token follows."""
+        """Return a scalar head's values, float32 [T], at the position before each response token."""
         ...
 
-    def router_load(self, experts: Experts, packing: Packing) -> RouterLoad:
-        """An empty one, for the tokens that this rank's layers compute."""
+    def router_load(self, experts: MoeArchitecture, packing: Packing) -> RouterLoad:
+        """Return an empty load for the tokens that this rank's layers compute."""
         ...
 
 
 class WholeEnds:
-    """Vocabulary and tokens are whole."""
+    """Ends of one device, where vocabulary and tokens are not split."""
 
     def share(self, packing: Packing) -> Packing:
-        """See Ends."""
+        """Return the packing unchanged, since one rank has all tokens."""
         return packing
 
     def embed(self, packing: Packing, weight_VH: Tensor) -> Tensor:
-        """See Ends."""
+        """Return the embeddings of all packed tokens."""
         return embedding(packing.tokens_U, weight_VH)
 
     def logprobs(
@@ -73,7 +74,7 @@ class WholeEnds:
         with_entropy: bool,
         text_ids: int | None,
     ) -> TokenLogprobs:
-        """See Ends."""
+        """Return log-probs over the full vocabulary."""
         logprobs_T, entropy_T = linear_logprobs(
             hidden_UH.index_select(0, packing.predicting_L),
             weight_VH,
@@ -88,10 +89,10 @@ class WholeEnds:
         )
 
     def values(self, hidden_UH: Tensor, score: Matrix, packing: Packing) -> Tensor:
-        """See Ends."""
+        """Return the scalar head's value for each response token."""
         values_L1: Tensor = score(hidden_UH.index_select(0, packing.predicting_L))
         return values_L1[:, 0].float()[packing.row_of_T]
 
-    def router_load(self, experts: Experts, packing: Packing) -> RouterLoad:
-        """See Ends."""
+    def router_load(self, experts: MoeArchitecture, packing: Packing) -> RouterLoad:
+        """Return an empty load for all tokens."""
         return RouterLoad(experts)

@@ -1,8 +1,8 @@
-"""Experts one by one, and the stacks that they are kept in, by Hugging Face name.
+"""Translate between single experts and stacks of all experts, by Hugging Face name.
 
-Files hold `experts.7.gate_proj.weight` and its like; modules (ours and transformers') and some files
-hold all experts of a layer in `experts.gate_up_proj` and `experts.down_proj`. Called wherever names
-leave or enter a model.
+Files hold `experts.7.gate_proj.weight` and the like; modules (ours and transformers') and some files hold all
+experts of a layer in `experts.gate_up_proj` and `experts.down_proj`. Code that reads or writes names of a
+model's tensors calls this.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,61 +13,63 @@ import torch
 GATE_UP, DOWN = ".experts.gate_up_proj", ".experts.down_proj"
 CORRECTION_BIAS = ".e_score_correction_bias"
 
-Place = tuple[int, slice]
-"""An expert, and rows of its matrix in a stack."""
+StackIndex = tuple[int, slice]
+"""An expert's number in a stack, and its rows there."""
 
 
-class Sliced(Protocol):
-    """A tensor, or what stands for one."""
+class SupportsSlicing(Protocol):
+    """A tensor, or an object that can be sliced like one."""
 
     @property
     def shape(self) -> torch.Size:
-        """Its shape."""
+        """Return the shape of the tensor."""
         ...
 
-    def __getitem__(self, place: Any, /) -> Self:
-        """A view."""
+    def __getitem__(self, index: Any, /) -> Self:
+        """Return a view of some items."""
         ...
 
 
-Held = TypeVar("Held", bound=Sliced)
+SlicedTensor = TypeVar("SlicedTensor", bound=SupportsSlicing)
 
 
 def split_experts(
-    weights: Iterable[tuple[str, Held]], *, first: int = 0
-) -> Iterator[tuple[str, Held]]:
-    """The same weights with stacks as views of single experts, under the names of files.
+    weights: Iterable[tuple[str, SlicedTensor]], *, first: int = 0
+) -> Iterator[tuple[str, SlicedTensor]]:
+    """Yield the same weights with stacks as views of single experts, under the names of files.
 
     first: number of a stack's first expert.
     """
     for name, tensor in weights:
-        places = places_in_stack(name, tensor.shape, first=first)
-        if places is None:
+        indices = stack_indices(name, tensor.shape, first=first)
+        if indices is None:
             yield name, tensor
         else:
-            yield from ((part, tensor[place]) for part, place in places)
+            yield from ((expert_name, tensor[index]) for expert_name, index in indices)
 
 
-def places_in_stack(
+def stack_indices(
     name: str, shape: Sequence[int], *, first: int = 0
-) -> list[tuple[str, Place]] | None:
-    """Names of the single experts in a stack, numbered from `first`, and where they lie; None if
-    `name` is no stack's."""
+) -> list[tuple[str, StackIndex]] | None:
+    """Return the names of the single experts in a stack and their indices there; None if it is no stack.
+
+    first: number of the stack's first expert.
+    """
     if name.endswith(GATE_UP):
         count, rows = shape[0], shape[1] // 2
-        parts = {"gate_proj": slice(0, rows), "up_proj": slice(rows, 2 * rows)}
+        rows_of_matrix = {"gate_proj": slice(0, rows), "up_proj": slice(rows, 2 * rows)}
     elif name.endswith(DOWN):
-        count, parts = shape[0], {"down_proj": slice(0, shape[1])}
+        count, rows_of_matrix = shape[0], {"down_proj": slice(0, shape[1])}
     else:
         return None
     stem = name.rpartition(".")[0]
     return [
-        (f"{stem}.{first + index}.{part}.weight", (index, rows))
+        (f"{stem}.{first + index}.{matrix}.weight", (index, rows))
         for index in range(count)
-        for part, rows in parts.items()
+        for matrix, rows in rows_of_matrix.items()
     ]
 
 
-def held_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
-    """The type of a weight in a model of this type: float32 for what decides between experts."""
+def weight_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of a weight in a model of this dtype: float32 for a router's correction bias."""
     return torch.float32 if name.endswith(CORRECTION_BIAS) else dtype

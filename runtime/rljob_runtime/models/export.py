@@ -1,6 +1,6 @@
-"""The model of a run or of a checkpoint as a Hugging Face directory of its own, or its adapters as PEFT's.
+"""Export the model of a run or of a checkpoint as a Hugging Face directory, or its adapters in PEFT's format.
 
-Called by `rljob export`. Copies tensor by tensor, so that a model may be larger than memory.
+`rljob export` calls this. Tensors are copied one by one, so that a model may be larger than memory.
 """
 
 import shutil
@@ -12,9 +12,9 @@ import torch
 from rljob_api.model.model_places import model_folder
 from rljob_runtime.errors import CheckpointError, ConfigError
 from rljob_runtime.models.adapter_files import ADAPTER_FILE, ADAPTER_FOLDER, CONFIG_FILE
-from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.expert_names import weight_dtype
 from rljob_runtime.models.tensor_files import TensorFiles
-from rljob_runtime.models.tensor_writer import MAX_SHARD_BYTES, Written
+from rljob_runtime.models.tensor_writer import MAX_SHARD_BYTES, TensorToWrite
 from rljob_runtime.models.weights import write_directory
 from rljob_runtime.record.best import stored_best
 from rljob_runtime.record.checkpoint import MODEL_FOLDER, CheckpointStore
@@ -22,25 +22,25 @@ from rljob_runtime.record.checksums import check_files
 
 
 def export_model(
-    place: Path,
+    location: Path,
     target: Path,
     *,
     dtype: torch.dtype | None = None,
     best: bool = False,
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> Path:
-    """Write the model at `place` to `target`; returns the directory that it came from.
+    """Write the model at `location` to `target`; returns the directory that it came from.
 
-    place: a run's folder (its newest checkpoint, or the best), a checkpoint or a model's directory. dtype:
-    of the weights, None to leave it; a router's correction bias stays float32. Raises ConfigError where there
-    is no model or `target` holds something, WeightsError for unreadable files.
+    location: a run's folder (its newest checkpoint, or the best), a checkpoint or a model's directory. dtype:
+    of the written weights, None to leave it; a router's correction bias stays float32. Raises ConfigError if
+    there is no model or `target` is not empty, WeightsError for unreadable files.
     """
-    source = find_best(place) if best else find_model(place)
+    source = find_best(location) if best else find_model(location)
     _check_empty(target)
     check_files(source.parent, within=f"{source.name}/")
     files = TensorFiles(source)
     tensors = [
-        Written(
+        TensorToWrite(
             name=name,
             shape=stored.shape,
             dtype=_exported_dtype(name, stored.dtype, dtype),
@@ -52,14 +52,16 @@ def export_model(
     return source
 
 
-def export_adapter(place: Path, target: Path, *, best: bool = False) -> Path:
-    """Write the adapters of a run or of a checkpoint to `target` in PEFT's format; returns the directory that
-    they came from. Raises ConfigError where there are none or `target` holds something."""
-    model = find_best(place) if best else find_model(place)
+def export_adapter(location: Path, target: Path, *, best: bool = False) -> Path:
+    """Write the adapters of a run or of a checkpoint to `target` in PEFT's format; returns their directory.
+
+    Raises ConfigError if there are no adapters or `target` is not empty.
+    """
+    model = find_best(location) if best else find_model(location)
     source = model.parent / ADAPTER_FOLDER
     if model.name != MODEL_FOLDER or not (source / CONFIG_FILE).is_file():
         raise ConfigError(
-            f"{place} has no adapters: all weights were trained; leave --adapter out, or name a run with "
+            f"{location} has no adapters: all weights were trained; leave --adapter out, or name a run with "
             "spec.update.lora"
         )
     _check_empty(target)
@@ -70,18 +72,19 @@ def export_adapter(place: Path, target: Path, *, best: bool = False) -> Path:
     return source
 
 
-def find_model(place: Path) -> Path:
-    """The Hugging Face directory of a run, a checkpoint or a model. Raises ConfigError."""
-    if (found := model_folder(place)) is not None:
-        return found
+def find_model(location: Path) -> Path:
+    """Return the Hugging Face directory of a run, a checkpoint or a model. Raises ConfigError if there is
+    none."""
+    if (model := model_folder(location)) is not None:
+        return model
     raise ConfigError(
-        f"{place} holds neither a checkpoint nor a model; name the folder of a run that has saved "
+        f"{location} holds neither a checkpoint nor a model; name the folder of a run that has saved "
         "one, a checkpoint in it (checkpoints/step-000020), or a Hugging Face directory"
     )
 
 
 def find_best(run: Path) -> Path:
-    """The model of a run's best checkpoint. Raises ConfigError."""
+    """Return the model of a run's best checkpoint. Raises ConfigError if there is none."""
     store = CheckpointStore(folder=run / "checkpoints", keep=1)
     try:
         best = stored_best(store.folder)
@@ -107,7 +110,7 @@ def _check_empty(target: Path) -> None:
         raise ConfigError(f"{target} is not empty; name a folder that does not exist yet")
 
 
-def _exported_dtype(name: str, stored: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
-    if wanted is None or not stored.is_floating_point:
+def _exported_dtype(name: str, stored: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:
+    if dtype is None or not stored.is_floating_point:
         return stored
-    return held_dtype(name, wanted)
+    return weight_dtype(name, dtype)

@@ -1,7 +1,7 @@
-"""A Hugging Face directory as a policy that can be trained, or as a critic or reward model.
+"""Load a Hugging Face directory as a policy that can be trained, or as a critic or reward model.
 
-Called by the device worker. Our own decoder where it computes the architecture, transformers
-otherwise; a scorer is always our own.
+The device worker calls this. Our own decoder is used if it implements the architecture, transformers
+otherwise; a scorer is always our own decoder.
 """
 
 import logging
@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 def load_policy(path: Path, *, dtype: torch.dtype) -> PolicyModel:
-    """The directory's model with its weights as `dtype`, on the CPU.
+    """Return the directory's model with its weights as `dtype`, on the CPU.
 
-    Raises ConfigError without config.json or safetensors, WeightsError naming every tensor that is
-    missing, extra or misshapen.
+    Raises ConfigError without config.json or safetensors, WeightsError naming every tensor that is missing,
+    extra or misshapen.
     """
     try:
         return load_decoder(path, dtype=dtype)
@@ -39,9 +39,10 @@ def load_policy(path: Path, *, dtype: torch.dtype) -> PolicyModel:
 
 
 def load_decoder(path: Path, *, dtype: torch.dtype) -> Decoder:
-    """The same, by our own decoder or UnsupportedArchitecture.
+    """Load the directory with our own decoder; raises UnsupportedArchitecture if it cannot, else as
+    `load_policy`.
 
-    Holds the model and, while it loads, one tensor more.
+    Memory holds the model and, while it loads, one more tensor.
     """
     decoder = _empty(read_architecture(read_config(path)), path, dtype)
     load_weights(dict(decoder.named_hf_parameters()), path)
@@ -59,9 +60,10 @@ def _empty(architecture: Architecture, path: Path, dtype: torch.dtype) -> Decode
 
 
 def load_scorer(path: Path, *, dtype: torch.dtype) -> Decoder:
-    """A classifier of one label, or a causal language model with a scalar head of zeros in place of its own.
+    """Load a classifier of one label, or a causal language model whose head is replaced by a scalar head of
+    zeros.
 
-    Raises ConfigError for a model that the decoder does not compute, and as `load_policy`.
+    Raises ConfigError for a model that the decoder does not implement, otherwise as `load_policy`.
     """
     decoder = _empty(read_scorer(path), path, dtype)
     load_weights(
@@ -71,7 +73,7 @@ def load_scorer(path: Path, *, dtype: torch.dtype) -> Decoder:
 
 
 def read_scorer(path: Path) -> Architecture:
-    """The architecture of `load_scorer`. Raises ConfigError."""
+    """Return the architecture that `load_scorer` builds. Raises ConfigError if it is not implemented."""
     try:
         return read_architecture(read_config(path)).scorer()
     except UnsupportedArchitecture as reason:
@@ -81,17 +83,17 @@ def read_scorer(path: Path) -> Architecture:
 
 
 def new_head(path: Path) -> tuple[str, ...]:
-    """What a scorer leaves out of a directory: the head of a language model."""
+    """Return the names that a scorer does not load from a directory: the head of a language model."""
     return () if read_architecture(read_config(path)).scores else (HEAD,)
 
 
 def without_new_head(
     weights: Iterable[tuple[str, Tensor]], path: Path
 ) -> Iterator[tuple[str, Tensor]]:
-    """A scorer's weights that the directory has; the others become 0."""
-    made = new_head(path)
+    """Yield a scorer's weights that the directory has, and set the others to 0."""
+    new_names = new_head(path)
     for name, weight in weights:
-        if made and name in (SCORE, SCORE_BIAS):
+        if new_names and name in (SCORE, SCORE_BIAS):
             with torch.no_grad():
                 weight.zero_()
         else:

@@ -1,7 +1,7 @@
-"""Low-rank adapters on a decoder's matrices (LoRA, arXiv:2106.09685): added, drawn, merged, left out.
+"""Low-rank adapters on a decoder's matrices (LoRA, arXiv:2106.09685): added, initialized, merged, disabled.
 
-The frozen weights stay as they are: who generates is given merged ones, tensor by tensor, and the reference
-is the same model with its adapters left out. Knows one device; `parallelize` cuts what is added here.
+The frozen weights do not change: rollout engines receive merged weights, tensor by tensor, and the reference
+is the same model with its adapters disabled. This is code for one device; `parallelize` shards what it adds.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,23 +21,23 @@ from rljob_runtime.samples.seeds import derive_seed
 
 
 def add_adapters(decoder: Decoder, lora: Lora) -> None:
-    """Freeze the decoder, and give its targeted matrices adapters of their type, uninitialised.
+    """Freeze the decoder, and add adapters of the same dtype to its target matrices, uninitialised.
 
-    Raises ConfigError where no matrix of its layers is targeted.
+    Raises ConfigError if no matrix of its layers is a target.
     """
     decoder.requires_grad_(False)
-    found = {
+    targets = {
         name: block
         for name, block in decoder.model.layers.named_modules()
         if isinstance(block, Matrix)
         and (lora.target_modules == [ALL_LINEAR] or name.split(".")[-1] in lora.target_modules)
     }
-    if not found:
+    if not targets:
         raise ConfigError(
             f"no matrix of {decoder.architecture.name} is called {' or '.join(lora.target_modules)} "
             "(spec.update.lora.targetModules); name some of its layers'"
         )
-    for block in found.values():
+    for block in targets.values():
         rows, columns = block.weight.shape
         with torch.device(block.weight.device):
             block.lora_A = Matrix(lora.rank, columns, block.weight.dtype)
@@ -45,9 +45,11 @@ def add_adapters(decoder: Decoder, lora: Lora) -> None:
         block.lora_scale = lora.scale
 
 
-def drawn(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
-    """First values of a whole adapter as PEFT draws them, float32: A uniform within 1 / √columns
-    (Kaiming's with a = √5), B zero. The same for every layout."""
+def initial_adapter(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
+    """Return the initial values of a full adapter as PEFT draws them, float32, the same for every layout.
+
+    A is uniform within 1 / √columns (Kaiming's with a = √5), B is zero.
+    """
     if not name.endswith(LORA_A):
         return torch.zeros(shape)
     generator = torch.Generator().manual_seed(derive_seed(seed, "lora", name))
@@ -56,19 +58,19 @@ def drawn(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 def draw_adapters(decoder: Decoder, seed: int) -> None:
-    """First values of a whole decoder's adapters."""
+    """Set the initial values of a full decoder's adapters."""
     with torch.no_grad():
         for name, adapter in named_adapters(decoder):
-            adapter.copy_(drawn(name, tuple(adapter.shape), seed))
+            adapter.copy_(initial_adapter(name, tuple(adapter.shape), seed))
 
 
 def named_adapters(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
-    """The adapters that are held, live, by PEFT's names without its prefix."""
-    yield from (held for held in decoder.named_parameters() if is_adapter(held[0]))
+    """Yield the local adapters, as live tensors, by PEFT's names without its prefix."""
+    yield from (named for named in decoder.named_parameters() if is_adapter(named[0]))
 
 
 def adapted_matrices(model: PolicyModel) -> dict[str, Matrix]:
-    """Matrices with an adapter by their weight's name; empty for a model without."""
+    """Return matrices with an adapter by their weight's name; empty for a model without adapters."""
     modules = model.named_modules() if isinstance(model, Decoder) else ()
     return {
         f"{name}.weight": block
@@ -78,15 +80,17 @@ def adapted_matrices(model: PolicyModel) -> dict[str, Matrix]:
 
 
 def frozen_parameters(model: PolicyModel) -> Iterator[Tensor]:
-    """What no optimizer changes, beside adapters."""
+    """Yield the parameters that the optimizer does not change while adapters are trained."""
     if isinstance(model, Decoder):
         yield from (weight for weight in model.parameters() if not weight.requires_grad)
 
 
 @torch.no_grad()
-def merged(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -> Tensor:
-    """weight + scale · B A, computed in float32 or wider, in the weight's type and on its device. Boxes of
-    all three give that box."""
+def merge_adapter(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -> Tensor:
+    """Return weight + scale · B A, computed in float32 or wider, in the weight's dtype and on its device.
+
+    Corresponding boxes of all three return that box.
+    """
     wide = torch.promote_types(weight.dtype, torch.float32)
     narrow = lora_a.to(
         weight.device, wide, copy=True
@@ -98,20 +102,22 @@ def merged(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -> Tens
 def merged_weights(
     model: PolicyModel,
     weights: Mapping[str, Tensor],
-    at: Callable[[Tensor], Tensor] = lambda weight: weight,
+    read_live: Callable[[Tensor], Tensor] = lambda weight: weight,
 ) -> Iterator[tuple[str, Tensor]]:
-    """A whole model's weights by Hugging Face name as they are, but for matrices with an adapter: merged, one
-    at a time. weights: the model's, live. at: where the values of a live tensor are now."""
+    """Yield a full model's weights by Hugging Face name, with adapters merged, one at a time.
+
+    weights: the model's, live. read_live: returns the current values of a live tensor.
+    """
     adapted = adapted_matrices(model)
     for name, weight in weights.items():
-        yield name, with_adapter(at(weight.detach()), adapted.get(name))
+        yield name, with_adapter(read_live(weight.detach()), adapted.get(name))
 
 
 def with_adapter(weight: Tensor, matrix: Matrix | None) -> Tensor:
-    """A whole weight merged with its adapter; as it is where it has none."""
+    """Return a full weight merged with its adapter, or unchanged if it has none."""
     if matrix is None or matrix.lora_A is None or matrix.lora_B is None:
         return weight
-    return merged(weight, matrix.lora_A.weight, matrix.lora_B.weight, matrix.lora_scale)
+    return merge_adapter(weight, matrix.lora_A.weight, matrix.lora_B.weight, matrix.lora_scale)
 
 
 class WithoutAdapters:
@@ -123,20 +129,20 @@ class WithoutAdapters:
     def logprobs(
         self, batch: SampleBatch, *, temperature: float, with_entropy: bool = False
     ) -> TokenLogprobs:
-        """Of the frozen model."""
+        """Return the log-probs of the frozen model."""
         with _left_out(self._decoder):
             return self._decoder.logprobs(batch, temperature=temperature, with_entropy=with_entropy)
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """The frozen weights."""
+        """Yield the frozen weights by name."""
         yield from self._decoder.named_hf_parameters()
 
     def trained_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """None."""
+        """Yield nothing, since all parameters are frozen."""
         yield from ()
 
     def recompute_layers(self) -> None:
-        """Those of the decoder."""
+        """Recompute the layers of the decoder."""
         self._decoder.recompute_layers()
 
 

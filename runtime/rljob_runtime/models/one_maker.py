@@ -1,5 +1,7 @@
-"""One process of a machine makes a built-in model; the others wait until it is made. Called by `tiny` and
-`smollm2`."""
+"""Let one process of a machine create a built-in model while the others wait for it.
+
+`tiny` and `smollm2` use this.
+"""
 
 import contextlib
 import fcntl
@@ -11,17 +13,20 @@ from typing import IO
 from rljob_runtime.errors import DeadlineError
 
 MAKING_SECONDS = 1800.0
-"""How long another may take; the tiny model takes minutes on a busy machine."""
-TELL_SECONDS = 30.0
-LOOK_SECONDS = 0.1
+"""Deadline for another process to finish; the tiny model takes minutes on a busy machine."""
+PROGRESS_SECONDS = 30.0
+POLL_SECONDS = 0.1
 
 
 @contextlib.contextmanager
 def one_maker(
     file: Path, progress: Callable[[str], None], *, seconds: float = MAKING_SECONDS
 ) -> Iterator[None]:
-    """Holds the lock of `file`, which the kernel takes from who ends. progress: told who is waited for, and
-    may raise. Raises DeadlineError when another has it all the time."""
+    """Hold an exclusive lock on `file`, which the kernel releases if the process dies.
+
+    progress: called while waiting for another process; it may raise. Raises DeadlineError if another process
+    holds the lock for `seconds`.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as handle:
         _lock(handle, file, progress, seconds)
@@ -30,7 +35,7 @@ def one_maker(
 
 def _lock(handle: IO[str], file: Path, progress: Callable[[str], None], seconds: float) -> None:
     started = time.monotonic()
-    next_news = LOOK_SECONDS
+    next_progress = POLL_SECONDS
     while True:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,7 +47,7 @@ def _lock(handle: IO[str], file: Path, progress: Callable[[str], None], seconds:
                 f"for it, or find it with `fuser {file}` and end it",
                 stage="model",
             )
-        if waited > next_news:
-            next_news = waited + TELL_SECONDS
+        if waited > next_progress:
+            next_progress = waited + PROGRESS_SECONDS
             progress(f"waiting for another process that makes the built-in model ({file})")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)

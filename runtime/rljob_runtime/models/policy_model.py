@@ -1,4 +1,4 @@
-"""What engines ask of a model: log-probs of sampled tokens, and its weights by public name."""
+"""The model interface that engines use: log-probs of sampled tokens, and weights by public name."""
 
 # T response tokens of all samples together
 
@@ -14,12 +14,12 @@ from rljob_runtime.samples.sample import SampleBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprobs:
-    """logprobs_T: natural log of the probability of each response token, in the batch's order.
+    """Log-probs of a batch's response tokens.
 
-    entropy_T: entropy of the distribution in nats, without gradient; None unless asked for.
-    router_load: where the experts' tokens went, None for a model without experts.
-    A model with a scalar head says its values in place of log-probs: each of the position that the token
-    follows, and entropies of 0.
+    logprobs_T: natural log of the probability of each response token, in the batch's order. entropy_T:
+    entropy of the distribution in nats, without gradient; None unless requested. router_load: routes of the
+    experts' tokens, None for a model without experts. A model with a scalar head returns its values in place
+    of log-probs, each at the position before the token, and entropies of 0.
     """
 
     logprobs_T: Tensor
@@ -28,28 +28,34 @@ class TokenLogprobs:
 
 
 class PolicyModel(Protocol):
-    """A causal language model that can be trained. text_ids: ids from this one on have no text, and
-    probability 0."""
+    """A causal language model that can be trained.
+
+    text_ids: ids from this one on have no text, and probability 0.
+    """
 
     text_ids: int | None
 
     def logprobs(
         self, batch: SampleBatch, *, temperature: float, with_entropy: bool = False
     ) -> TokenLogprobs:
-        """Log-probs of the batch's response tokens under softmax(logits / temperature)."""
+        """Return log-probs of the batch's response tokens under softmax(logits / temperature)."""
         ...
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights as they are named in Hugging Face's files, sharing memory with the model;
-        tied ones once."""
+        """Yield all weights under their names in Hugging Face's files, sharing the model's memory; tied ones
+        once."""
         ...
 
     def trained_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """The leaf tensors that an optimizer changes, by unique name; one may hold several of
-        `named_hf_parameters`, and some of these none may hold."""
+        """Yield the leaf tensors that an optimizer changes, by unique name.
+
+        One may contain several of `named_hf_parameters`, and some of these may be in none.
+        """
         ...
 
     def recompute_layers(self) -> None:
-        """From here on keep of each layer only its input for the backward pass, which computes the rest
-        again. Raises ConfigError for a model whose layers are not known."""
+        """From now on keep only each layer's input for the backward pass, which recomputes the other values.
+
+        Raises ConfigError for a model whose layers are unknown.
+        """
         ...

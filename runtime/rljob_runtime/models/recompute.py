@@ -1,6 +1,6 @@
-"""Parts of a model that the backward pass computes again, so that of their values only inputs are kept.
+"""Activation checkpointing: the backward pass recomputes a function, so that only its inputs are kept.
 
-Called by the models, layer by layer. What a part sends other ranks it sends again, in the same order on all
+The models call this layer by layer. Communication with other ranks is repeated in the same order on all
 ranks, up to the last value that a gradient needs.
 """
 
@@ -14,28 +14,31 @@ from torch.utils.checkpoint import checkpoint
 Result = TypeVar("Result")
 
 
-def recomputed(part: Callable[..., Result], *arguments: object, **named: object) -> Result:
-    """part(*arguments, **named), with the same bits in values and gradients (arXiv:1604.06174).
+def checkpointed(function: Callable[..., Result], *arguments: object, **keywords: object) -> Result:
+    """Return function(*arguments, **keywords), with the same bits in values and gradients (arXiv:1604.06174).
 
-    The part draws no random numbers.
+    The function must not draw random numbers.
     """
     if not torch.is_grad_enabled():
-        return part(*arguments, **named)
-    found: Result = checkpoint(
-        partial(part, **named), *arguments, use_reentrant=False, preserve_rng_state=False
+        return function(*arguments, **keywords)
+    result: Result = checkpoint(
+        partial(function, **keywords), *arguments, use_reentrant=False, preserve_rng_state=False
     )
-    return found
+    return result
 
 
-def recomputed_counting(part: Callable[..., Result], *arguments: object, once: object) -> Result:
-    """`recomputed` of part(*arguments, once). once: what the first computation counts in; then it is None.
+def checkpointed_with_counter(
+    function: Callable[..., Result], *arguments: object, counter: object
+) -> Result:
+    """Return `checkpointed` of function(*arguments, counter).
 
-    The backward pass does not keep it, as it keeps the arguments: it may hold values of the part, which would
-    then keep themselves alive for good, unless all of them are run backward.
+    counter: passed to the first computation alone; recomputation gets None. The backward pass does not keep a
+    reference to it, as it does to the arguments: it may hold values of the function, which would then keep
+    themselves alive forever, unless all of them are run backward.
     """
-    left = [once]
+    counters = [counter]
 
-    def run(*given: object) -> Result:
-        return part(*given, left.pop() if left else None)
+    def run(*inputs: object) -> Result:
+        return function(*inputs, counters.pop() if counters else None)
 
-    return recomputed(run, *arguments)
+    return checkpointed(run, *arguments)

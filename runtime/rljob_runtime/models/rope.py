@@ -1,7 +1,6 @@
-"""Rotary position embedding as a config.json describes it: how fast each pair of a head turns.
+"""Rotary position embedding of a config.json: how fast each pair of a head turns.
 
-Called by the families (reading and writing) and by the decoders (frequencies). The rotation itself
-is `blocks.rotary`.
+The families read and write it, and the decoders use its frequencies. `blocks.rotary` has the rotation.
 """
 
 import math
@@ -19,13 +18,13 @@ Scaling = Literal["default", "linear", "dynamic", "llama3", "yarn"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rope:
-    """Rotary position embedding. factor and the rest are used by the scaled kinds only.
+    """Settings of rotary position embedding. factor and the fields after it apply to the scaled kinds only.
 
-    llama3: low_frequency_factor, high_frequency_factor. yarn: turns over the original length above
-    which a pair keeps its speed (fast_turns) and below which it is slowed by the whole factor
-    (slow_turns); magnitude: of the rotated vectors; score_scale: DeepSeek's `mscale_all_dim`.
-    sections: where positions have three axes, how many pairs turn by each: one axis' pairs after the
-    other's, or interleaved (Qwen2-VL, arXiv:2409.12191, §2.1; Qwen3-VL).
+    llama3: low_frequency_factor, high_frequency_factor. yarn: turns over the original length above which a
+    pair keeps its speed (fast_turns) and below which it is slowed by the full factor (slow_turns). magnitude:
+    of the rotated vectors; score_scale: DeepSeek's `mscale_all_dim`. sections: if positions have three axes,
+    how many pairs turn by each; pairs of an axis are contiguous, or interleaved (Qwen2-VL, arXiv:2409.12191,
+    §2.1; Qwen3-VL).
     """
 
     kind: Scaling = "default"
@@ -44,11 +43,11 @@ class Rope:
 
 
 def read_rope(config: Config) -> Rope:
-    """Rope of either spelling: `rope_parameters` (transformers 5) or `rope_scaling` with theta."""
+    """Read the rope of either spelling: `rope_parameters` (transformers 5) or `rope_scaling` with theta."""
     key = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
     entry = Config(config.name, config.mapping(key))
     kind = entry.get("rope_type") or entry.get("type") or "default"
-    if kind == "mrope":  # older files' word for a default one whose positions have axes
+    if kind == "mrope":  # in older files, a default rope whose positions have axes
         kind = "default"
     if kind not in get_args(Scaling):
         listed = ", ".join(get_args(Scaling))
@@ -75,7 +74,10 @@ def read_rope(config: Config) -> Rope:
 
 
 def read_sections(config: Config, *, default: list[int], width: int) -> tuple[int, ...]:
-    """Pairs by axis of a rope whose positions have three. width: of what is rotated. Raises ConfigError."""
+    """Return the pairs per axis of a rope whose positions have three axes. width: of the rotated values.
+
+    Raises ConfigError if they do not add up to half of it.
+    """
     key = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
     sections = Config(config.name, config.mapping(key)).integers("mrope_section") or default
     if len(sections) != 3 or min(sections) < 0 or sum(sections) != width // 2:
@@ -87,20 +89,20 @@ def read_sections(config: Config, *, default: list[int], width: int) -> tuple[in
 
 
 def axes_of_pairs(rope: Rope) -> list[int]:
-    """By which axis of a position each pair turns; rope has sections."""
+    """Return the axis of a position that each pair turns by; the rope has sections."""
     assert rope.sections is not None, "positions have one axis"
     time, height, width = rope.sections
     if not rope.interleaved_sections:
         return [0] * time + [1] * height + [2] * width
     axes = [0] * (time + height + width)
     for axis in (1, 2):
-        own = slice(axis, 3 * rope.sections[axis], 3)
-        axes[own] = [axis] * len(axes[own])
+        axis_pairs = slice(axis, 3 * rope.sections[axis], 3)
+        axes[axis_pairs] = [axis] * len(axes[axis_pairs])
     return axes
 
 
 def write_rope(rope: Rope) -> dict[str, object]:
-    """The entry `rope_parameters` of a config.json."""
+    """Return the entry `rope_parameters` of a config.json."""
     entry: dict[str, object] = {"rope_type": rope.kind, "rope_theta": rope.theta}
     if rope.kind != "default":
         entry["factor"] = rope.factor
@@ -122,10 +124,10 @@ def write_rope(rope: Rope) -> dict[str, object]:
 
 
 def inverse_frequencies(width: int, rope: Rope) -> Tensor:
-    """Rotation per position of each pair of a head, float32 [width / 2], radians.
+    """Return the rotation per position of each pair of a head, float32 [width / 2], radians.
 
-    The dynamic kind turns like the default one up to the model's longest position; decoders refuse
-    longer sequences, whose speed would depend on their length.
+    The dynamic kind turns like the default one up to the model's longest position; decoders refuse longer
+    sequences, whose speed would depend on their length.
     """
     exponents = torch.arange(0, width, 2, dtype=torch.int64).float() / width
     plain = 1.0 / (rope.theta**exponents)
@@ -134,18 +136,19 @@ def inverse_frequencies(width: int, rope: Rope) -> Tensor:
     if rope.kind == "llama3":
         return _llama3(plain, rope)
     if rope.kind == "yarn":
-        kept = _yarn_kept(width, rope)
-        return plain / rope.factor * (1 - kept) + plain * kept
+        unscaled = _yarn_unscaled(width, rope)
+        return plain / rope.factor * (1 - unscaled) + plain * unscaled
     return plain
 
 
 def score_factor(rope: Rope) -> float:
-    """What attention scores are multiplied with beside 1 / sqrt(head width), in DeepSeek's models."""
+    """Return the factor of attention scores in addition to 1 / sqrt(head width), in DeepSeek's models."""
     return _logarithmic(rope.factor, rope.score_scale) ** 2 if rope.score_scale else 1.0
 
 
 def _magnitude(entry: Config, factor: float) -> float:
-    """YaRN (arXiv:2309.00071, §3.4); with both of DeepSeek's mscales their quotient."""
+    """Return YaRN's attention factor (arXiv:2309.00071, §3.4); with both of DeepSeek's mscales, their
+    quotient."""
     if entry.get("attention_factor") is not None:
         return entry.number("attention_factor", 1.0)
     rotated, scores = entry.number("mscale", 0.0), entry.number("mscale_all_dim", 0.0)
@@ -159,7 +162,7 @@ def _logarithmic(factor: float, weight: float) -> float:
 
 
 def _llama3(plain: Tensor, rope: Rope) -> Tensor:
-    """Long wavelengths are stretched, and it blends in between (Llama 3.1 model card)."""
+    """Stretch long wavelengths and blend those in between (Llama 3.1 model card)."""
     wavelength = 2 * math.pi / plain
     low = rope.original_length / rope.low_frequency_factor
     high = rope.original_length / rope.high_frequency_factor
@@ -172,8 +175,9 @@ def _llama3(plain: Tensor, rope: Rope) -> Tensor:
     return torch.where(between, blended, stretched)
 
 
-def _yarn_kept(width: int, rope: Rope) -> Tensor:
-    """How much of its own speed each pair keeps, 0 to 1 (YaRN, §3.2): a ramp over the pairs."""
+def _yarn_unscaled(width: int, rope: Rope) -> Tensor:
+    """Return the share of its unscaled speed that each pair keeps, 0 to 1 (YaRN, §3.2): a ramp over the
+    pairs."""
 
     def pair(turns: float) -> float:
         wavelength = rope.original_length / (2 * math.pi * turns)

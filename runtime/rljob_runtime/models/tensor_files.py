@@ -1,7 +1,7 @@
-"""The tensors of a Hugging Face directory, read one at a time and, where wanted, in part.
+"""Read the tensors of a Hugging Face directory, one at a time and, on request, only a slice of one.
 
-Called by `weights` and the export. Nothing is read before it is asked for: names, shapes and types
-come from the files' headers.
+`weights` and the export call this. Data is read on request only: names, shapes and dtypes come from the
+files' headers.
 """
 
 from collections.abc import Container, Mapping
@@ -17,7 +17,7 @@ from rljob_api.model.vision import TOWER, language_part
 from rljob_api.spec.json_text import read_json
 from rljob_runtime.errors import ConfigError, WeightsError
 from rljob_runtime.models.config import read_config
-from rljob_runtime.models.expert_names import Place, places_in_stack
+from rljob_runtime.models.expert_names import StackIndex, stack_indices
 from rljob_runtime.models.vision.names import has_tower, name_of
 
 WEIGHTS_FILE = "model.safetensors"
@@ -30,84 +30,85 @@ TYPES = {
 }  # fmt: skip
 
 Box = tuple[slice, ...]
-"""A slice a dim, without steps."""
+"""One slice per dim, without steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """Where a tensor lies. place: its part of a stack of experts, None for a tensor of its own."""
+    """Location of a tensor in a file. stack_index: its index in a stack of experts, None if it is not in a
+    stack."""
 
     file: Path
     stored_name: str
     shape: torch.Size
     dtype: torch.dtype
-    place: Place | None = None
+    stack_index: StackIndex | None = None
 
-    def cut(self, part: Box | None) -> "StoredTensor":
-        """The same with the shape of this part."""
-        if part is None:
+    def cut(self, box: Box | None) -> "StoredTensor":
+        """Return the same tensor with the shape of this box."""
+        if box is None:
             return self
-        bounds = self._bounds(part)
+        bounds = self._bounds(box)
         return replace(self, shape=torch.Size([end - start for start, end in bounds]))
 
-    def index(self, part: Box) -> tuple[int | slice, ...]:
-        """What a part of this tensor is within what is stored."""
-        bounds = self._bounds(part)
-        if self.place is None:
+    def index(self, box: Box) -> tuple[int | slice, ...]:
+        """Return the index of a box of this tensor within the stored tensor."""
+        bounds = self._bounds(box)
+        if self.stack_index is None:
             return tuple(slice(start, end) for start, end in bounds)
-        expert, rows = self.place
-        (start, end), *others = bounds
+        expert, rows = self.stack_index
+        (start, end), *other_bounds = bounds
         first = slice(rows.start + start, rows.start + end)
-        return expert, first, *(slice(start, end) for start, end in others)
+        return expert, first, *(slice(start, end) for start, end in other_bounds)
 
-    def _bounds(self, part: Box) -> list[tuple[int, int]]:
-        return [cut.indices(size)[:2] for cut, size in zip(part, self.shape, strict=True)]
+    def _bounds(self, box: Box) -> list[tuple[int, int]]:
+        return [cut.indices(size)[:2] for cut, size in zip(box, self.shape, strict=True)]
 
 
 class TensorFiles:
-    """The tensors by name, in one file or in shards with an index; of a vision-language model the decoder's,
-    and in `tower` its vision tower's.
+    """The tensors by name, from one file or from shards with an index.
 
-    A tied head is left out, as are the constant rotary buffers of old checkpoints and the layers
-    behind the last one, which predict further tokens (DeepSeek-V3). Raises ConfigError without
-    safetensors, WeightsError for an unreadable or missing shard.
+    `tensors` are the decoder's, and `tower` those of a vision-language model's tower. A tied head and the
+    constant rotary buffers of old checkpoints are left out. So are layers after the last one, which predict
+    further tokens (DeepSeek-V3). Raises ConfigError without safetensors, WeightsError for an unreadable or
+    missing shard.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._open: dict[Path, Any] = {}
         config = read_config(path)
-        own = language_part(config)
+        language_config = language_part(config)
         self.tensors: dict[str, StoredTensor] = {}
         self.tower: dict[str, StoredTensor] = {}
         for file in _weight_files(path):
-            for found, stored in self._list(file):
-                name = name_of(found)
-                if not _is_left_out(name, own):
+            for stored_name, stored in self._list(file):
+                name = name_of(stored_name)
+                if not _is_left_out(name, language_config):
                     in_tower = has_tower(config) and name.startswith(TOWER)
                     (self.tower if in_tower else self.tensors)[name] = stored
 
-    def split_stacks(self, *, kept: Container[str] = ()) -> "TensorFiles":
-        """List stacks of experts expert by expert, but for those named in `kept`; returns self."""
+    def split_stacks(self, *, stacked: Container[str] = ()) -> "TensorFiles":
+        """List stacks of experts expert by expert, except those named in `stacked`; returns self."""
         listed: dict[str, StoredTensor] = {}
         for name, stored in self.tensors.items():
-            listed |= {name: stored} if name in kept else _by_expert(name, stored)
+            listed |= {name: stored} if name in stacked else _by_expert(name, stored)
         self.tensors = listed
         return self
 
-    def read(self, name: str, part: Box | None = None) -> Tensor:
-        """One tensor, or this part of it."""
+    def read(self, name: str, box: Box | None = None) -> Tensor:
+        """Read one tensor, or this box of it."""
         stored = self.tensors.get(name) or self.tower[name]
         handle = self._open[stored.file]
         try:
-            if part is None and stored.place is None:
-                whole: Tensor = handle.get_tensor(stored.stored_name)
-                return whole
-            index = stored.index(part or tuple(slice(0, size) for size in stored.shape))
-            taken: Tensor = handle.get_slice(stored.stored_name)[index]
+            if box is None and stored.stack_index is None:
+                full: Tensor = handle.get_tensor(stored.stored_name)
+                return full
+            index = stored.index(box or tuple(slice(0, size) for size in stored.shape))
+            tensor: Tensor = handle.get_slice(stored.stored_name)[index]
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"{stored.file} cannot be read: {error}; copy it again") from error
-        return taken
+        return tensor
 
     def _list(self, file: Path) -> list[tuple[str, StoredTensor]]:
         try:
@@ -137,18 +138,18 @@ class TensorFiles:
 
 
 def _by_expert(name: str, stored: StoredTensor) -> dict[str, StoredTensor]:
-    places = places_in_stack(name, stored.shape)
-    if places is None:
+    indices = stack_indices(name, stored.shape)
+    if indices is None:
         return {name: stored}
     return {
-        part: StoredTensor(
+        expert_name: StoredTensor(
             file=stored.file,
             stored_name=name,
-            shape=torch.Size([place[1].stop - place[1].start, *stored.shape[2:]]),
+            shape=torch.Size([stack_index[1].stop - stack_index[1].start, *stored.shape[2:]]),
             dtype=stored.dtype,
-            place=place,
+            stack_index=stack_index,
         )
-        for part, place in places
+        for expert_name, stack_index in indices
     }
 
 

@@ -1,7 +1,7 @@
-"""Safetensors files, written one tensor at a time, in shards with an index where there are several.
+"""Write safetensors files one tensor at a time, in shards with an index if there are several.
 
-Called by `weights`. The format: an 8-byte length, a JSON header with type, shape and byte range of
-each tensor, then their bytes.
+`weights` calls this. The format: an 8-byte length, a JSON header with dtype, shape and byte range of each
+tensor, then their bytes.
 """
 
 import json
@@ -21,8 +21,8 @@ TYPE_NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """A tensor to write. read: called once, when its turn comes; cast to dtype then."""
+class TensorToWrite:
+    """A tensor to write. read: called once, when the tensor is written; its result is cast to dtype."""
 
     name: str
     shape: torch.Size
@@ -30,21 +30,21 @@ class Written:
     read: Callable[[], Tensor]
 
     @classmethod
-    def of(cls, name: str, tensor: Tensor) -> "Written":
-        """A tensor that is there."""
+    def of(cls, name: str, tensor: Tensor) -> "TensorToWrite":
+        """Wrap a tensor that is in memory."""
         return cls(name=name, shape=tensor.shape, dtype=tensor.dtype, read=lambda: tensor)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in the file."""
+        """Return the tensor's bytes in the file."""
         return prod(self.shape) * self.dtype.itemsize
 
 
 def write_tensors(
-    tensors: Iterable[Written], folder: Path, *, max_shard_bytes: int = MAX_SHARD_BYTES
+    tensors: Iterable[TensorToWrite], folder: Path, *, max_shard_bytes: int = MAX_SHARD_BYTES
 ) -> None:
-    """Write them in order; a shard is closed before it exceeds max_shard_bytes, if it has any."""
-    shards: list[list[Written]] = [[]]
+    """Write tensors in order; a nonempty shard is closed before it exceeds max_shard_bytes."""
+    shards: list[list[TensorToWrite]] = [[]]
     size = 0
     for tensor in tensors:
         if shards[-1] and size + tensor.num_bytes > max_shard_bytes:
@@ -65,7 +65,8 @@ def write_tensors(
     _write_json({"metadata": {"total_size": total}, "weight_map": weight_map}, folder / INDEX_FILE)
 
 
-def write_file(tensors: Sequence[Written], path: Path) -> None:
+def write_file(tensors: Sequence[TensorToWrite], path: Path) -> None:
+    """Write one safetensors file."""
     # The widest types first, so that every tensor is aligned for readers that map the file.
     ordered = sorted(tensors, key=lambda tensor: -tensor.dtype.itemsize)
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
@@ -85,11 +86,11 @@ def write_file(tensors: Sequence[Written], path: Path) -> None:
             _write_bytes(tensor, file)
 
 
-def _write_bytes(tensor: Written, file: BinaryIO) -> None:
-    held = tensor.read().detach().to("cpu", tensor.dtype).contiguous()
-    assert held.shape == tensor.shape, f"{tensor.name} changed its shape while it was saved"
-    if held.numel():
-        file.write(bytes_in(held))
+def _write_bytes(tensor: TensorToWrite, file: BinaryIO) -> None:
+    contiguous = tensor.read().detach().to("cpu", tensor.dtype).contiguous()
+    assert contiguous.shape == tensor.shape, f"{tensor.name} changed its shape while it was saved"
+    if contiguous.numel():
+        file.write(bytes_in(contiguous))
 
 
 def _write_json(entries: Mapping[str, object], path: Path) -> None:
@@ -97,5 +98,5 @@ def _write_json(entries: Mapping[str, object], path: Path) -> None:
 
 
 def bytes_in(tensor: Tensor) -> memoryview:
-    """A copy of a tensor's bytes: numpy would keep a live tensor's storage from being freed by its owner."""
+    """Copy a tensor's bytes: numpy would keep a live tensor's storage from being freed by its owner."""
     return tensor.reshape(-1).clone().view(torch.uint8).numpy().data

@@ -1,9 +1,8 @@
-"""The built-in models `tiny`, 0.9M parameters over bytes, and `tiny-vl`, which has a vision tower beside;
-both warmed up on the job's own task.
+"""The built-in models `tiny`, 0.9M parameters over bytes, and `tiny-vl`, which also has a vision tower.
 
-Made by a seeded supervised warm-up (`warmup`) that is counted in steps, so that a busy machine makes
-the same model as an idle one; cached by everything that decides it. Imports no torch, since most runs
-find the model in the cache. Called by `builtin`.
+A seeded supervised warm-up (`warmup`) on the job's own task trains them. It is counted in steps, so that a
+busy machine creates the same model as an idle one. The cache key contains everything that affects the model.
+This module imports no torch, since most runs find the model in the cache. `builtin` calls it.
 """
 
 import hashlib
@@ -37,8 +36,10 @@ def make_tiny(
     progress: Callable[[str], None],
     recipe: Recipe | None = None,
 ) -> Path:
-    """Directory of the model for this job's task; one process makes it. Raises ConfigError if it learns
-    nothing at all."""
+    """Return the directory of the model for this job's task, created by one process.
+
+    Raises ConfigError if the warm-up learns nothing.
+    """
     pictures = job.spec.model.vision is not None
     recipe = recipe or (VISION_RECIPE if pictures else Recipe())
     folder = cache_dir / ("tiny-vl" if pictures else "tiny") / _key(job, recipe)
@@ -58,7 +59,8 @@ def _make(
     progress: Callable[[str], None],
     recipe: Recipe,
 ) -> None:
-    """draft: gets the model's files but its weights."""
+    """Train the model and save it to `folder`. draft: receives all of the model's files except its
+    weights."""
     from rljob_runtime.models.warmup import warm_up
     from rljob_runtime.models.weights import save_hf
 
@@ -73,7 +75,7 @@ def _make(
 
 
 def _key(job: RLJob, recipe: Recipe) -> str:
-    """Digest of everything that decides the model."""
+    """Return a digest of everything that affects the model."""
     spec = job.spec
     decided = {
         "config": CONFIG,

@@ -1,5 +1,7 @@
-"""What the built-in models `tiny` and `tiny-vl` are, and how their warm-up trains. Read by `tiny` and
-`warmup`."""
+"""Configuration of the built-in models `tiny` and `tiny-vl`, and of their warm-up training.
+
+`tiny` and `warmup` read it.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +87,7 @@ HELD_OUT = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How the warm-up trains. version: part of the cache's key; raised when the code changes."""
+    """Settings of the warm-up. version: part of the cache's key; increased when the code changes."""
 
     batch_size: int = 128
     learning_rate: float = 3e-3
@@ -96,17 +98,18 @@ class Recipe:
 
 VISION_RECIPE = Recipe(batch_size=64, learning_rate=2e-3)
 VISION_STD = 0.08
-"""Of the first weights of `tiny-vl`: with 0.02 it takes three times as many steps until it looks at
+"""Standard deviation of the initial weights of `tiny-vl`: with 0.02 it takes three times as many steps to use
 pictures."""
 
 
 def num_held_out(job: RLJob) -> int:
-    """The run's own held-out prompts where it evaluates, so that the warm-up never sees them."""
+    """Return the number of the run's held-out prompts if it evaluates, so that the warm-up never trains on
+    them."""
     return job.spec.evaluation.prompts if job.spec.evaluation else HELD_OUT
 
 
 def shown_data(data: Data) -> Data:
-    """What a warm-up learns from: pictures that a job leaves blank are shown to it."""
+    """Return the data that a warm-up learns from: pictures that a job leaves blank are drawn for it."""
     if data.drawn is None or not data.drawn.blank:
         return data
     return data.model_copy(update={"drawn": data.drawn.model_copy(update={"blank": False})})

@@ -1,9 +1,9 @@
-"""A vision tower: transformers' module, with weights out of a Hugging Face directory.
+"""A vision tower: transformers' module with weights from a Hugging Face directory.
 
-Held by a decoder that is given pictures. A frozen one belongs to nobody's parameters, and all models of a
-device have the same (`Towers`); a trained one is a part of the decoder, and the rollout engine has another,
-whose weights come with its others. transformers' module takes seconds to import, so that is done when a tower
-is made.
+A decoder that gets pictures holds one. A frozen tower is in no model's parameters, and all models of a device
+share it (`VisionTowers`). A trained tower is part of the decoder; the rollout engine has a second one, whose
+weights arrive with the engine's others. Importing transformers' module takes seconds, so it is imported when
+a tower is created.
 """
 
 # P tokens that stand for pictures, X values of a patch, H hidden size of the decoder
@@ -28,26 +28,30 @@ HOST = torch.device("cpu")
 
 Track = Callable[[list[Tensor]], None]
 Features = tuple[Tensor, ...]
-"""Of a picture: [P, H] in place of its tokens' embeddings, then what is added behind the first layers."""
+"""Features of a picture: [P, H] replacing its tokens' embeddings, then what is added after the first
+layers."""
 
 
 def _untracked(tensors: list[Tensor]) -> None:
-    """Nobody counts them."""
+    """Ignore the tensors; no memory ledger counts them."""
 
 
-class Tower:
-    """module: of transformers, in evaluation mode. trained: whether gradients reach it. keeps_tokens: most
-    tokens whose features a frozen one keeps, of named pictures, so that it sees each of a step once, whatever
-    states and passes ask. It sees each by itself: its features are the same bits in whatever batch. track:
-    called with features that are kept."""
+class VisionTower:
+    """Computes features of pictures, one picture or batch at a time.
+
+    module: of transformers, in evaluation mode. trained: whether gradients reach it. cache_tokens: maximum
+    tokens whose features a frozen tower caches, of named pictures, so that states and passes of a step
+    compute each once. A frozen tower computes each picture separately, so that its features have the same
+    bits in any batch. track: called with features that are cached.
+    """
 
     def __init__(
-        self, module: nn.Module, *, trained: bool, keeps_tokens: int = 0, track: Track = _untracked
+        self, module: nn.Module, *, trained: bool, cache_tokens: int = 0, track: Track = _untracked
     ) -> None:
         self.module, self.trained = module.eval().requires_grad_(trained), trained
-        self.pictures_seen = self._kept_tokens = 0
-        self._keeps_tokens, self._track = keeps_tokens, track
-        self._kept: OrderedDict[str, Features] = OrderedDict()
+        self.pictures_seen = self._cached_tokens = 0
+        self._max_cached_tokens, self._track = cache_tokens, track
+        self._cache: OrderedDict[str, Features] = OrderedDict()
 
     @classmethod
     def from_path(
@@ -57,20 +61,24 @@ class Tower:
         dtype: torch.dtype,
         trained: bool = False,
         device: torch.device = HOST,
-        keeps_tokens: int = 0,
+        cache_tokens: int = 0,
         track: Track = _untracked,
-    ) -> "Tower":
-        """Of a directory whose architecture has `vision`. Raises ConfigError for a config.json that
-        transformers cannot read, and as `load_weights`."""
+    ) -> "VisionTower":
+        """Load the tower of a directory whose architecture has `vision`.
+
+        Raises ConfigError for a config.json that transformers cannot read, otherwise as `load_weights`.
+        """
         module = _module(path, dtype)
-        load_weights({TOWER + name: held for name, held in module.state_dict().items()}, path)
+        load_weights({TOWER + name: weight for name, weight in module.state_dict().items()}, path)
         module.to(device)
-        return cls(module, trained=trained, keeps_tokens=keeps_tokens, track=track)
+        return cls(module, trained=trained, cache_tokens=cache_tokens, track=track)
 
     @classmethod
-    def drawn(cls, path: Path, *, seed: int, std: float) -> "Tower":
-        """A trained one of the sizes in a directory's config.json, its weights drawn as a decoder's are
-        (`Decoder.initialize`). Raises ConfigError."""
+    def drawn(cls, path: Path, *, seed: int, std: float) -> "VisionTower":
+        """Create a trained tower of the sizes in a directory's config.json, with random weights.
+
+        They are drawn as in `Decoder.initialize`. Raises ConfigError for an invalid config.json.
+        """
         module, generator = _module(path, torch.float32), torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for name, weight in module.named_parameters():
@@ -84,38 +92,42 @@ class Tower:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The live tensors by Hugging Face name, as matrices and vectors."""
-        held = self.module.named_parameters()
-        return {TOWER + name: as_matrix(weight.detach()) for name, weight in held}
+        """Return the live tensors by Hugging Face name, as matrices and vectors."""
+        parameters = self.module.named_parameters()
+        return {TOWER + name: as_matrix(weight.detach()) for name, weight in parameters}
 
     def forget(self) -> None:
-        """Keep no features: other weights see other ones."""
-        self._kept.clear()
-        self._kept_tokens = 0
+        """Drop all cached features, which new weights make invalid."""
+        self._cache.clear()
+        self._cached_tokens = 0
 
     def see(self, pictures: list[Picture], places_P: Tensor) -> Pictured:
-        """What it makes of these pictures. places_P: of the tokens that stand for them."""
-        found = [self._run(pictures)] if self.trained else [self._frozen(of) for of in pictures]
-        features_PH, *added = (torch.cat(rows_PH) for rows_PH in zip(*found, strict=True))
+        """Compute the features of these pictures. places_P: positions of the tokens that they replace."""
+        features = (
+            [self._run(pictures)]
+            if self.trained
+            else [self._frozen(picture) for picture in pictures]
+        )
+        features_PH, *added = (torch.cat(rows_PH) for rows_PH in zip(*features, strict=True))
         return Pictured(places_P=places_P, features_PH=features_PH, added=tuple(added))
 
     def _frozen(self, picture: Picture) -> Features:
-        """Kept, or seen now; those that were asked last are kept."""
-        known = self._kept.get(picture.name)
-        if known is not None:
-            self._kept.move_to_end(picture.name)
-            return known
-        found = self._run([picture])
-        if picture.name and len(found[0]) <= self._keeps_tokens:
-            self._keep(picture.name, found)
-        return found
+        """Return cached features, or compute them; the least recently used are evicted."""
+        cached = self._cache.get(picture.name)
+        if cached is not None:
+            self._cache.move_to_end(picture.name)
+            return cached
+        features = self._run([picture])
+        if picture.name and len(features[0]) <= self._max_cached_tokens:
+            self._store(picture.name, features)
+        return features
 
-    def _keep(self, name: str, found: Features) -> None:
-        self._kept_tokens += len(found[0])
-        while self._kept_tokens > self._keeps_tokens:
-            self._kept_tokens -= len(self._kept.popitem(last=False)[1][0])
-        self._kept[name] = found
-        self._track(list(found))
+    def _store(self, name: str, features: Features) -> None:
+        self._cached_tokens += len(features[0])
+        while self._cached_tokens > self._max_cached_tokens:
+            self._cached_tokens -= len(self._cache.popitem(last=False)[1][0])
+        self._cache[name] = features
+        self._track(list(features))
 
     def _run(self, pictures: Sequence[Picture]) -> Features:
         self.pictures_seen += len(pictures)
@@ -123,40 +135,42 @@ class Tower:
         patches = torch.cat([picture.patches_PX for picture in pictures])
         grids = torch.tensor([picture.grid for picture in pictures], device=first.device)
         with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
-            found: Any = self.module(patches.to(first.device, first.dtype), grid_thw=grids)
-        return found.pooler_output, *(getattr(found, "deepstack_features", None) or ())
+            output: Any = self.module(patches.to(first.device, first.dtype), grid_thw=grids)
+        return output.pooler_output, *(getattr(output, "deepstack_features", None) or ())
 
 
 @dataclass(slots=True, kw_only=True)
-class Towers:
-    """The towers of a device that see without gradient, one of each type of numbers. path: the model's
-    directory. keeps_tokens, track: of each, as `Tower` has them. arrives: whether their weights come with the
-    rollout's, which they are counted with; those of others are tracked here, too."""
+class VisionTowers:
+    """The towers of a device that compute without gradient, one per dtype.
+
+    path: the model's directory. cache_tokens, track: as in `VisionTower`. arrives: whether their weights
+    arrive with the rollout's and are counted with them; otherwise they are tracked here.
+    """
 
     path: Path
     device: torch.device = HOST
-    keeps_tokens: int = 0
+    cache_tokens: int = 0
     track: Track = _untracked
     arrives: bool = False
-    _made: dict[torch.dtype, Tower] = field(default_factory=dict, init=False)
+    _towers: dict[torch.dtype, VisionTower] = field(default_factory=dict, init=False)
 
-    def of(self, dtype: torch.dtype) -> Tower:
-        """The one of this type, made when it is first asked for. Raises as `Tower.from_path`."""
-        if dtype not in self._made:
-            self._made[dtype] = made = Tower.from_path(
+    def of(self, dtype: torch.dtype) -> VisionTower:
+        """Return the tower of this dtype, created on first use. Raises as `VisionTower.from_path`."""
+        if dtype not in self._towers:
+            self._towers[dtype] = tower = VisionTower.from_path(
                 self.path,
                 dtype=dtype,
                 device=self.device,
-                keeps_tokens=self.keeps_tokens,
+                cache_tokens=self.cache_tokens,
                 track=self.track,
             )
             if not self.arrives:
-                self.track([*made.weights.values()])
-        return self._made[dtype]
+                self.track([*tower.weights.values()])
+        return self._towers[dtype]
 
 
 def as_matrix(weight: Tensor) -> Tensor:
-    """A view in which a convolution over patches, which do not overlap, is the matrix that it is."""
+    """Return a view in which a convolution over patches that do not overlap is a matrix."""
     return weight.flatten(1) if weight.ndim > 2 else weight
 
 
@@ -178,7 +192,7 @@ def _module(path: Path, dtype: torch.dtype) -> nn.Module:
             module: nn.Module = modules[config.model_type]._from_config(
                 config.vision_config, dtype=dtype
             )
-    except Exception as error:  # of any type, by what is spoiled
+    except Exception as error:  # the type depends on what is invalid
         raise ConfigError(
             f"{path / 'config.json'}: transformers cannot make the vision tower ({type(error).__name__}: "
             f"{error}); copy the model again"

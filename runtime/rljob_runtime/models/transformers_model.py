@@ -1,7 +1,7 @@
-"""Any Hugging Face causal language model as a policy: the fallback for architectures not our own.
+"""Any Hugging Face causal language model as a policy: the fallback for architectures that are not our own.
 
-Each sample is one row, padded on the right; slower than `decoder`, which shares prompts and pads
-nothing. Called by `loading`.
+Each sample is one row, padded on the right; slower than `decoder`, which shares prompts and pads nothing.
+`loading` creates it.
 """
 
 # B samples, S positions of the longest sample, T response tokens of all samples
@@ -16,15 +16,17 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from rljob_runtime.errors import ConfigError, WeightsError
-from rljob_runtime.models.padded import logprobs_of_logits, padded
+from rljob_runtime.models.padded import logprobs_of_logits, pad_batch
 from rljob_runtime.models.policy_model import TokenLogprobs
-from rljob_runtime.models.recompute import recomputed
+from rljob_runtime.models.recompute import checkpointed
 from rljob_runtime.samples.sample import SampleBatch
 
 
 class TransformersModel(nn.Module):
-    """A policy around a `PreTrainedModel`, in evaluation mode: dropout would blur the ratio. text_ids: as a
-    decoder has it; None: all ids have text."""
+    """A policy around a `PreTrainedModel`, in evaluation mode, since dropout would blur the ratio.
+
+    text_ids: see `Decoder`; None: all ids have text.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -33,13 +35,15 @@ class TransformersModel(nn.Module):
 
     @classmethod
     def from_path(cls, path: Path, *, dtype: torch.dtype) -> "TransformersModel":
-        """Load a Hugging Face directory. Raises WeightsError naming tensors that do not fit, ConfigError for
-        what the library cannot load."""
+        """Load a Hugging Face directory.
+
+        Raises WeightsError naming tensors that do not fit, ConfigError for what the library cannot load.
+        """
         try:
             model, info = AutoModelForCausalLM.from_pretrained(
                 path, dtype=dtype, local_files_only=True, output_loading_info=True
             )
-        except Exception as error:  # of any type, by what is spoiled
+        except Exception as error:  # the type depends on what is invalid
             raise ConfigError(
                 f"{path} cannot be loaded by transformers ({type(error).__name__}: {error}); copy the model "
                 "again, or name another one"
@@ -59,10 +63,10 @@ class TransformersModel(nn.Module):
     def logprobs(
         self, batch: SampleBatch, *, temperature: float, with_entropy: bool = False
     ) -> TokenLogprobs:
-        """Log-probs of the batch's response tokens under softmax(logits / temperature)."""
+        """Return log-probs of the batch's response tokens under softmax(logits / temperature)."""
         if batch.num_tokens == 0:
             return TokenLogprobs(logprobs_T=torch.zeros(0), entropy_T=torch.zeros(0))
-        tokens_BS, mask_BS, predicts_BS = padded(batch)
+        tokens_BS, mask_BS, predicts_BS = pad_batch(batch)
         output = self.model(input_ids=tokens_BS, attention_mask=mask_BS, use_cache=False)
         return logprobs_of_logits(
             output.logits[predicts_BS],
@@ -73,17 +77,17 @@ class TransformersModel(nn.Module):
         )
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights as the transformers library names them; tied ones once."""
+        """Yield all weights under the transformers library's names; tied ones once."""
         stored = self.model.state_dict().keys()
         yield from self.model.named_parameters()
-        yield from ((name, held) for name, held in self.model.named_buffers() if name in stored)
+        yield from ((name, buffer) for name, buffer in self.model.named_buffers() if name in stored)
 
     def trained_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """The parameters."""
+        """Yield all parameters by name."""
         yield from self.model.named_parameters()
 
     def recompute_layers(self) -> None:
-        """Those that the library marks; its own way would switch dropout on."""
+        """Recompute the layers that the library marks; the library's own method would enable dropout."""
         layers = [m for m in self.model.modules() if isinstance(m, GradientCheckpointingLayer)]
         if not layers:
             raise ConfigError(
@@ -91,4 +95,4 @@ class TransformersModel(nn.Module):
                 f"{type(self.model).__name__} that can be computed again; use none"
             )
         for layer in layers:
-            layer.forward = partial(recomputed, layer.forward)
+            layer.forward = partial(checkpointed, layer.forward)

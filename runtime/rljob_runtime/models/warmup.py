@@ -1,4 +1,4 @@
-"""The supervised warm-up of the built-in models `tiny` and `tiny-vl`. Imports torch; called by `tiny`."""
+"""The supervised warm-up of the built-in models `tiny` and `tiny-vl`. It imports torch; `tiny` calls it."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.tiny_recipe import VISION_STD, Recipe, num_held_out, shown_data
-from rljob_runtime.models.tower import Tower
+from rljob_runtime.models.tower import VisionTower
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.seeds import derive_seed
 from rljob_runtime.task.data.games import GameItems
@@ -34,8 +34,10 @@ def warm_up(
     progress: Callable[[str], None],
     recipe: Recipe,
 ) -> Decoder:
-    """Supervised training until sampled accuracy reaches the target or the steps run out. model: directory of
-    a model over bytes without its weights; a vision tower is trained with the decoder."""
+    """Train until sampled accuracy reaches the target or the steps run out.
+
+    model: directory of a model over bytes without its weights; a vision tower is trained with the decoder.
+    """
     settings = job.spec.model.warmup or Warmup()
     tokenizer = load_tokenizer(model)
     processor = processor_of(job.spec, model, tokenizer)
@@ -55,7 +57,7 @@ def warm_up(
         decoder.initialize(seed)
     else:
         decoder.initialize(seed, std=VISION_STD)
-        decoder.show(Tower.drawn(model, seed=seed, std=VISION_STD))
+        decoder.show(VisionTower.drawn(model, seed=seed, std=VISION_STD))
     optimizer = torch.optim.AdamW(
         decoder.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.1
     )
@@ -89,8 +91,8 @@ def warm_up(
 
 
 Demonstrations = Callable[[Sequence[Prompt]], list[list[list[int]]]]
-"""The responses that the examples of prompts show, each in parts: what the policy writes and what is put
-behind it, in turns."""
+"""Returns the responses of example prompts, each in sections: what the policy writes and what is inserted
+after it, in turns."""
 
 
 def _demonstrations(job: RLJob) -> Demonstrations:
@@ -102,7 +104,11 @@ def _demonstrations(job: RLJob) -> Demonstrations:
         def played(prompts: Sequence[Prompt]) -> list[list[list[int]]]:
             shown = games.demonstrations([prompt.entry["seed"] for prompt in prompts])
             return [
-                [part for text, seen in turns for part in (ids_of(text) + end, ids_of(seen))]
+                [
+                    section
+                    for text, observation in turns
+                    for section in (ids_of(text) + end, ids_of(observation))
+                ]
                 for turns in shown
             ]
 
@@ -110,8 +116,8 @@ def _demonstrations(job: RLJob) -> Demonstrations:
     turns = job.spec.has_turns
 
     def answered(prompt: Prompt) -> list[list[int]]:
-        parts = PUT.split(prompt.answer) if turns else [prompt.answer]
-        return [*map(ids_of, parts[:-1]), [*ids_of(parts[-1]), EOS_ID]]
+        sections = PUT.split(prompt.answer) if turns else [prompt.answer]
+        return [*map(ids_of, sections[:-1]), [*ids_of(sections[-1]), EOS_ID]]
 
     return lambda prompts: [answered(prompt) for prompt in prompts]
 
@@ -121,8 +127,8 @@ def _examples(
     demonstrations: Demonstrations,
     processor: PictureProcessor | None,
 ) -> SampleBatch:
-    """Each prompt with its demonstration as the response."""
-    shown = [_demonstration(parts) for parts in demonstrations(prompts)]
+    """Return each prompt with its demonstration as the response."""
+    shown = [_demonstration(sections) for sections in demonstrations(prompts)]
     masked = any(not drawn.all() for _, drawn in shown)
     return SampleBatch(
         prompts=[torch.tensor(prompt.token_ids) for prompt in prompts],
@@ -136,11 +142,13 @@ def _examples(
     )
 
 
-def _demonstration(parts: Sequence[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids of a response, and which of them the policy learns: those of every other part, the first among
-    them."""
-    drawn = [number % 2 == 0 for number, part in enumerate(parts) for _ in part]
-    return torch.tensor([token for part in parts for token in part]), torch.tensor(drawn)
+def _demonstration(sections: Sequence[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ids of a response, and which of them the policy learns: those of every other section.
+
+    The first section is learned.
+    """
+    drawn = [number % 2 == 0 for number, section in enumerate(sections) for _ in section]
+    return torch.tensor([token for section in sections for token in section]), torch.tensor(drawn)
 
 
 def _train(decoder: Decoder, optimizer: torch.optim.Optimizer, examples: SampleBatch) -> None:
@@ -152,8 +160,10 @@ def _train(decoder: Decoder, optimizer: torch.optim.Optimizer, examples: SampleB
 
 
 def _accuracy(decoder: Decoder, examples: SampleBatch, *, by_turn: bool) -> float:
-    """Expected share of samples at temperature 1 that are the answer: the mean of its probability. by_turn:
-    of games, which can be played in many ways: of the geometric mean over the moves that are shown."""
+    """Return the expected share of samples at temperature 1 that are the answer: the mean of its probability.
+
+    by_turn: of games, which can be played in many ways: use the geometric mean over the demonstrated moves.
+    """
     with torch.no_grad():
         logprobs_T = decoder.logprobs(examples, temperature=1.0).logprobs_T
     total_B = torch.zeros(examples.num_samples).index_add(0, examples.sample_of_T(), logprobs_T)

@@ -1,6 +1,6 @@
-"""Weights on their way, one at a time: what is known of them before they come, and checks as they do.
+"""Weights received one at a time: names, shapes and dtypes known in advance, and checks on arrival.
 
-Called by the rollout engines that copy each tensor as it comes, and by the weight sync.
+The rollout engines that copy each tensor as it arrives and the weight sync call this.
 """
 
 import json
@@ -14,9 +14,11 @@ from rljob_runtime.models.weights import check_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Announced:
-    """Weights by Hugging Face name that can be gone through once. outlines: all of them by name, of which
-    shapes and types alone count."""
+class AnnouncedWeights:
+    """Weights by Hugging Face name that can be iterated once.
+
+    outlines: all of them by name, of which only shapes and dtypes matter.
+    """
 
     outlines: Mapping[str, Tensor]
     weights: Iterable[tuple[str, Tensor]]
@@ -25,31 +27,31 @@ class Announced:
         return iter(self.weights)
 
 
-def checked(
+def checked_weights(
     weights: Iterable[tuple[str, Tensor]], shapes: Mapping[str, torch.Size], *, where: str
 ) -> Iterator[tuple[str, Tensor]]:
-    """The same without gradient, each once its name and shape are known to be right.
+    """Yield the weights without gradient, each after its name and shape are checked.
 
-    Raises WeightsError as `check_weights`: before the first where all are known, `Announced` or in a
-    collection; else at the first that is wrong, or at the end where some are missing.
+    Raises WeightsError as `check_weights`: before the first one if all are known, `AnnouncedWeights` or in a
+    collection; else at the first that is wrong, or at the end if some are missing.
     """
-    if isinstance(weights, Announced):
+    if isinstance(weights, AnnouncedWeights):
         check_weights(weights.outlines, shapes, where=where)
     elif isinstance(weights, Collection):
         check_weights(dict(weights), shapes, where=where)
-    came: dict[str, Tensor] = {}
+    received: dict[str, Tensor] = {}
     for name, tensor in weights:
-        came[name] = tensor.detach().to("meta")
+        received[name] = tensor.detach().to("meta")
         if name not in shapes or tensor.shape != shapes[name]:
             check_weights(
-                came, {known: shapes[known] for known in came.keys() & shapes}, where=where
+                received, {known: shapes[known] for known in received.keys() & shapes}, where=where
             )
         yield name, tensor.detach()
-    check_weights(came, shapes, where=where)
+    check_weights(received, shapes, where=where)
 
 
 def pack_outlines(outlines: Mapping[str, Tensor]) -> bytes:
-    """Names, shapes and types as JSON, in order."""
+    """Return names, shapes and dtypes as JSON, in order."""
     lines = [
         (name, list(outline.shape), str(outline.dtype).removeprefix("torch."))
         for name, outline in outlines.items()
@@ -58,7 +60,7 @@ def pack_outlines(outlines: Mapping[str, Tensor]) -> bytes:
 
 
 def unpack_outlines(content: bytes) -> dict[str, Tensor]:
-    """What `pack_outlines` took, as tensors without memory."""
+    """Return the input of `pack_outlines` as tensors without memory."""
     return {
         name: torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
         for name, shape, dtype in json.loads(content)

@@ -1,7 +1,7 @@
-"""Weights as Hugging Face directories and as fingerprints: in, out, checksums.
+"""Weights as Hugging Face directories and as fingerprints: loading, saving, checksums.
 
-Called by `loading`, the rollout engines, the checkpoints and the weight sync. Knows names, shapes and
-bytes, no models: a model is its weights by name, as views that share its memory.
+`loading`, the rollout engines, the checkpoints and the weight sync call this. It handles names, shapes and
+bytes, not models: a model is its weights by name, as views that share its memory.
 """
 
 import hashlib
@@ -20,99 +20,109 @@ from torch import Tensor
 from rljob_api.model.vision import TOWER
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.config import read_config
-from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.expert_names import weight_dtype
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.models.tensor_files import Box, TensorFiles
-from rljob_runtime.models.tensor_writer import MAX_SHARD_BYTES, Written, bytes_in, write_tensors
+from rljob_runtime.models.tensor_writer import (
+    MAX_SHARD_BYTES,
+    TensorToWrite,
+    bytes_in,
+    write_tensors,
+)
 from rljob_runtime.models.vision.names import file_name, has_tower
 
-MOST_TOLD = 100
-"""Tensors that an error names: a spoiled config.json has room for millions."""
+MAX_LISTED_TENSORS = 100
+"""Maximum tensors that an error names: an invalid config.json may describe millions."""
 NOT_COPIED = (".safetensors", ".index.json", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 
-PartOf = Callable[[str, torch.Size], Box | None]
-"""What a rank holds of a tensor of this name and full shape; None: nothing of it."""
+BoxOf = Callable[[str, torch.Size], Box | None]
+"""Returns a rank's box of a tensor of this name and full shape; None: the rank has nothing of it."""
 
 
-class Shaped(Protocol):
-    """A tensor, or one in a file."""
+class HasShape(Protocol):
+    """A tensor, or the description of one in a file."""
 
     @property
     def shape(self) -> torch.Size:
-        """Its shape."""
+        """Return the shape of the tensor."""
         ...
 
 
-class Filled(Shaped, Protocol):
-    """A tensor, or what is made from one."""
+class CopyTarget(HasShape, Protocol):
+    """A tensor, or an object that is built from one."""
 
     def copy_(self, source: Tensor, /) -> object:
-        """Take these values."""
+        """Copy these values into this object."""
         ...
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """All tensors of a Hugging Face directory by name, experts one by one. Raises as `TensorFiles`."""
+    """Return all tensors of a Hugging Face directory by name, experts one by one. Raises as `TensorFiles`."""
     return dict(stored_weights(path))
 
 
 def stored_weights(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """The same, one at a time."""
+    """Yield all tensors of a Hugging Face directory by name, one at a time."""
     files = TensorFiles(path).split_stacks()
     for name in files.tensors:
         yield name, files.read(name)
 
 
 def load_weights(
-    into: Mapping[str, Filled],
+    into: Mapping[str, CopyTarget],
     path: Path,
     *,
-    part_of: PartOf | None = None,
+    box_of: BoxOf | None = None,
     left_out: Collection[str] = (),
 ) -> None:
     """Copy a directory's tensors into these, all or none, one at a time.
 
-    into: by Hugging Face name, of the shape of the part that `part_of` names; without it, whole. Of a
-    vision-language model those of its decoder, of its vision tower, or of both.
-    left_out: tensors that are not wanted.
+    into: by Hugging Face name, of the shape of the box that `box_of` returns; without it, full tensors. For a
+    vision-language model, those of its decoder, of its vision tower, or of both.
+    left_out: tensors that are not loaded.
     Raises as `TensorFiles`, and WeightsError naming every tensor that is missing, extra or misshapen.
     """
-    files = TensorFiles(path).split_stacks(kept=into)
+    files = TensorFiles(path).split_stacks(stacked=into)
     towers = {name.startswith(TOWER) for name in into}
     listed = ({} if towers == {True} else files.tensors) | (files.tower if True in towers else {})
     stored_in = {n: stored for n, stored in listed.items() if n not in left_out}
-    parts: dict[str, Box | None] = dict.fromkeys(stored_in)
-    if part_of is not None:
-        named = ((name, part_of(name, stored.shape)) for name, stored in stored_in.items())
-        parts = {name: part for name, part in named if part is not None}
-    found = {name: stored_in[name].cut(part) for name, part in parts.items()}
-    check_weights(found, {name: held.shape for name, held in into.items()}, where=str(path))
+    boxes: dict[str, Box | None] = dict.fromkeys(stored_in)
+    if box_of is not None:
+        named_boxes = ((name, box_of(name, stored.shape)) for name, stored in stored_in.items())
+        boxes = {name: box for name, box in named_boxes if box is not None}
+    outlines = {name: stored_in[name].cut(box) for name, box in boxes.items()}
+    check_weights(outlines, {name: target.shape for name, target in into.items()}, where=str(path))
     with torch.no_grad():
-        for name, held in into.items():
-            held.copy_(files.read(name, parts[name]))
+        for name, target in into.items():
+            target.copy_(files.read(name, boxes[name]))
 
 
 def load_weights_into(policy: PolicyModel, path: Path) -> None:
-    """`load_weights` of a whole model."""
+    """Copy a directory's tensors into a full model; see `load_weights`."""
     load_weights(dict(policy.named_hf_parameters()), path)
 
 
 def check_weights(
-    found: Mapping[str, Shaped], shapes: Mapping[str, torch.Size], *, where: str
+    outlines: Mapping[str, HasShape], shapes: Mapping[str, torch.Size], *, where: str
 ) -> None:
-    """Raise WeightsError that names missing, extra and misshapen tensors, the first MOST_TOLD of them."""
-    problems = [f"{name} is missing" for name in sorted(shapes.keys() - found.keys())]
-    problems += [f"{name} is not expected" for name in sorted(found.keys() - shapes.keys())]
+    """Raise WeightsError that names missing, extra and misshapen tensors, the first MAX_LISTED_TENSORS of
+    them."""
+    problems = [f"{name} is missing" for name in sorted(shapes.keys() - outlines.keys())]
+    problems += [f"{name} is not expected" for name in sorted(outlines.keys() - shapes.keys())]
     problems += [
-        f"{name} is {list(found[name].shape)}, not {list(shapes[name])}"
-        for name in sorted(shapes.keys() & found.keys())
-        if found[name].shape != shapes[name]
+        f"{name} is {list(outlines[name].shape)}, not {list(shapes[name])}"
+        for name in sorted(shapes.keys() & outlines.keys())
+        if outlines[name].shape != shapes[name]
     ]
     if problems:
-        more = f"; and {len(problems) - MOST_TOLD} others" if len(problems) > MOST_TOLD else ""
+        more = (
+            f"; and {len(problems) - MAX_LISTED_TENSORS} others"
+            if len(problems) > MAX_LISTED_TENSORS
+            else ""
+        )
         raise WeightsError(
             f"weights of {where} do not fit its config.json ({len(problems)} tensors): "
-            f"{'; '.join(problems[:MOST_TOLD])}{more}; use a complete copy of the model"
+            f"{'; '.join(problems[:MAX_LISTED_TENSORS])}{more}; use a complete copy of the model"
         )
 
 
@@ -124,29 +134,29 @@ def save_hf(
     config: Mapping[str, object] | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
-    """Write a Hugging Face directory by one rename; replaces `folder` if it is there.
+    """Write a Hugging Face directory by one rename; replaces `folder` if it exists.
 
-    weights: by Hugging Face name, tied ones once; copied to the host one at a time. source, config:
-    as in `write_directory`.
+    weights: by Hugging Face name, tied ones once; copied to the host one at a time. source, config: as in
+    `write_directory`.
     """
-    tensors = [Written.of(name, tensor) for name, tensor in weights]
+    tensors = [TensorToWrite.of(name, tensor) for name, tensor in weights]
     write_directory(
         tensors, folder=folder, source=source, config=config, max_shard_bytes=max_shard_bytes
     )
 
 
 def write_directory(
-    tensors: list[Written],
+    tensors: list[TensorToWrite],
     *,
     folder: Path,
     source: Path | None = None,
     config: Mapping[str, object] | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
-    """The same of tensors that may still lie in files.
+    """Write a Hugging Face directory like `save_hf`, from tensors that may still be in files.
 
-    source: directory whose other files (tokenizer, chat template, generation settings, config.json)
-    come along, and its vision tower where that is none of the tensors. config: instead of source's.
+    source: directory whose other files (tokenizer, chat template, generation settings, config.json) are
+    copied, and its vision tower if none of the tensors is of a tower. config: used instead of source's.
     """
     assert source is not None or config is not None, "a model directory needs a config.json"
     entries = dict(config if config is not None else read_config(cast(Path, source)))
@@ -156,7 +166,7 @@ def write_directory(
         entries["text_config"] = text | {"dtype": entries["dtype"]}
     if entries.get("num_nextn_predict_layers"):
         entries["num_nextn_predict_layers"] = 0  # `TensorFiles` leaves them out
-    named = [*tensors, *_tower_beside(tensors, source, entries)]
+    named = [*tensors, *_tower_to_copy(tensors, source, entries)]
     tensors = [replace(tensor, name=file_name(tensor.name, entries)) for tensor in named]
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(f".{folder.name}.draft-{os.getpid()}")
@@ -174,9 +184,9 @@ def write_directory(
 def weights_checksum(
     weights: Iterable[tuple[str, Tensor]], *, dtype: torch.dtype | None = None
 ) -> str:
-    """Digest of names, types, shapes and bytes, whatever the order (BLAKE2b, 32 hex digits).
+    """Return a digest of names, dtypes, shapes and bytes, in any order (BLAKE2b, 32 hex digits).
 
-    dtype: cast to it first, to compare with an engine that holds the weights so.
+    dtype: cast to it first, to compare with an engine that holds the weights in it.
     """
     digest = WeightsDigest(dtype)
     for _ in digest.of(weights):
@@ -185,29 +195,31 @@ def weights_checksum(
 
 
 class WeightsDigest:
-    """The same of weights that somebody else goes through."""
+    """Computes `weights_checksum` while another consumer iterates over the weights."""
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
         self._dtype, self._lines = dtype, list[str]()
 
     def of(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """The weights as they come, each counted in."""
+        """Yield the weights unchanged, adding each to the digest."""
         for name, tensor in weights:
-            held, dtype = tensor.detach(), self._dtype
-            held = held.to("cpu", held_dtype(name, dtype) if dtype else held.dtype).contiguous()
-            digest = hashlib.blake2b(bytes_in(held), digest_size=16)
-            self._lines.append(f"{name} {held.dtype} {list(held.shape)} {digest.hexdigest()}")
+            on_host, dtype = tensor.detach(), self._dtype
+            on_host = on_host.to(
+                "cpu", weight_dtype(name, dtype) if dtype else on_host.dtype
+            ).contiguous()
+            digest = hashlib.blake2b(bytes_in(on_host), digest_size=16)
+            self._lines.append(f"{name} {on_host.dtype} {list(on_host.shape)} {digest.hexdigest()}")
             yield name, tensor
 
     def hex(self) -> str:
-        """Of all that came."""
+        """Return the digest of all weights so far."""
         return hashlib.blake2b("\n".join(sorted(self._lines)).encode(), digest_size=16).hexdigest()
 
 
-def _tower_beside(
-    tensors: list[Written], source: Path | None, config: Mapping[str, object]
-) -> list[Written]:
-    """The source's vision tower as it is, where the tensors have none."""
+def _tower_to_copy(
+    tensors: list[TensorToWrite], source: Path | None, config: Mapping[str, object]
+) -> list[TensorToWrite]:
+    """Return the source's vision tower, if the tensors have none."""
     if (
         source is None
         or not has_tower(config)
@@ -216,8 +228,10 @@ def _tower_beside(
         return []
     files = TensorFiles(source)
     return [
-        Written(name=name, shape=held.shape, dtype=held.dtype, read=partial(files.read, name))
-        for name, held in files.tower.items()
+        TensorToWrite(
+            name=name, shape=stored.shape, dtype=stored.dtype, read=partial(files.read, name)
+        )
+        for name, stored in files.tower.items()
     ]
 
 
@@ -228,7 +242,7 @@ def _copy_other_files(source: Path | None, folder: Path) -> None:
 
 
 def _replace(folder: Path, draft: Path) -> None:
-    """A full directory cannot be renamed over: the old one steps aside first."""
+    """Replace a folder: a nonempty directory cannot be renamed over, so the old one is moved aside first."""
     old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.models.architecture import Architecture
-from rljob_runtime.models.fused.kept import Kept
+from rljob_runtime.models.fused.kept import KVCache
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 
 SHARE_FROM_BYTES = 4 * 2**20
@@ -44,9 +44,9 @@ class CacheLayout:
         """That have room."""
         return self.rows * self.row_tokens + self.prefixes * self.prefix_tokens
 
-    def views(self, cache: Tensor, architecture: Architecture) -> Kept:
+    def views(self, cache: Tensor, architecture: Architecture) -> KVCache:
         """The cache, flat, as rows and prompts."""
-        tensors, heads, width = architecture.kept_shape
+        tensors, heads, width = architecture.cache_shape
         shapes = [
             (architecture.num_layers, tensors, number, heads, tokens, width)
             for number, tokens in (
@@ -56,7 +56,9 @@ class CacheLayout:
         ]
         split = self.rows * self.row_tokens * token_items(architecture)
         end = self.tokens * token_items(architecture)
-        return Kept(rows=cache[:split].view(shapes[0]), prefixes=cache[split:end].view(shapes[1]))
+        return KVCache(
+            rows=cache[:split].view(shapes[0]), prefixes=cache[split:end].view(shapes[1])
+        )
 
 
 def choose_layout(
@@ -102,7 +104,7 @@ def token_items(architecture: Architecture) -> int:
 
 def layer_items(architecture: Architecture) -> int:
     """Numbers that a layer keeps of a token."""
-    tensors, heads, width = architecture.kept_shape
+    tensors, heads, width = architecture.cache_shape
     return tensors * heads * width
 
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.fused.fused_decoder import FusedDecoder
-from rljob_runtime.models.fused.fused_weights import New, Weights, floats
-from rljob_runtime.models.fused.part import NoJoins, whole_part
+from rljob_runtime.models.fused.fused_weights import WeightFactory, Weights, floats
+from rljob_runtime.models.fused.part import NoJoins, unsharded
 from rljob_runtime.models.routes import pack_routes
-from rljob_runtime.models.tower import Towers
+from rljob_runtime.models.tower import VisionTowers
 from rljob_runtime.models.weights import load_weights, weights_checksum
 from rljob_runtime.rollout.rollout_engine import Sampling
 from rljob_runtime.rollout.sampling import draw
@@ -70,15 +70,15 @@ class WholeModel:
         self,
         path: Path,
         *,
-        new: New,
+        new: WeightFactory,
         max_length: int,
         pictures: bool = False,
-        towers: Towers | None = None,
+        towers: VisionTowers | None = None,
         keeps_routes: bool = False,
         text_ids: int | None = None,
     ) -> None:
         self._text_ids = text_ids
-        part = whole_part(read_architecture(read_config(path)))
+        part = unsharded(read_architecture(read_config(path)))
         self.sight = make_sight(path, part, new, towers) if pictures else None
         self.model = FusedDecoder(
             part, NoJoins(), new, max_length=max_length, keeps_routes=keeps_routes

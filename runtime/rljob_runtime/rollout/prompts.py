@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rljob_runtime.models.fused.fused_decoder import Keep
-from rljob_runtime.models.fused.kept import Kept, Prefixes, make_prefixes
+from rljob_runtime.models.fused.fused_decoder import StorePrompt
+from rljob_runtime.models.fused.kept import KVCache, Prefixes, make_prefixes
 from rljob_runtime.rollout.rollout_engine import PromptGroup
 
 
@@ -25,7 +25,9 @@ class Prompts(Protocol):
         """Further groups that have room, apart from rows."""
         ...
 
-    def keep(self, groups: Sequence[PromptGroup], counts: Sequence[int], first_row: int) -> Keep:
+    def keep(
+        self, groups: Sequence[PromptGroup], counts: Sequence[int], first_row: int
+    ) -> StorePrompt:
         """Takes what is kept of the prompts of these groups, whose first `counts` samples are in the rows
         from first_row on."""
         ...
@@ -49,7 +51,7 @@ class RowPrompts:
 
     in_rows = True
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: KVCache) -> None:
         self._rows = kept.rows
 
     @property
@@ -57,7 +59,9 @@ class RowPrompts:
         """See Prompts."""
         return self._rows.shape[2]
 
-    def keep(self, groups: Sequence[PromptGroup], counts: Sequence[int], first_row: int) -> Keep:
+    def keep(
+        self, groups: Sequence[PromptGroup], counts: Sequence[int], first_row: int
+    ) -> StorePrompt:
         """See Prompts."""
         device = self._rows.device
         group_of_B = torch.repeat_interleave(torch.tensor(counts)).to(device)
@@ -92,7 +96,7 @@ class SharedPrompts:
 
     in_rows = False
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: KVCache) -> None:
         self._prefixes = kept.prefixes
         self.groups: list[PromptGroup] = []
 
@@ -101,7 +105,9 @@ class SharedPrompts:
         """See Prompts."""
         return self._prefixes.shape[2] - len(self.groups)
 
-    def keep(self, groups: Sequence[PromptGroup], counts: Sequence[int], first_row: int) -> Keep:
+    def keep(
+        self, groups: Sequence[PromptGroup], counts: Sequence[int], first_row: int
+    ) -> StorePrompt:
         """See Prompts."""
         places = slice(len(self.groups), len(self.groups) + len(groups))
         self.groups += groups

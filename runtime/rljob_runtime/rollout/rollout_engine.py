@@ -16,7 +16,7 @@ from torch import Tensor
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_plan.resharding.boxes import Piece
 from rljob_runtime.devices.memory_ledger import MemoryLedger
-from rljob_runtime.models.tower import Towers
+from rljob_runtime.models.tower import VisionTowers
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.samples.pictures import Picture
 from rljob_runtime.task.environments.conversation import Conversation
@@ -364,7 +364,7 @@ class RolloutSetup:
     groups: RolloutGroups | None = None
     beside: Mapping[str, Path] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    towers: Towers | None = None
+    towers: VisionTowers | None = None
     text_ids: int | None = None
 
     @property

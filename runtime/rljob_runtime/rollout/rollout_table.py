@@ -14,7 +14,7 @@ from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import check_members, load, rollout_use
 from rljob_runtime.models.config import read_config
-from rljob_runtime.models.tower import Towers
+from rljob_runtime.models.tower import VisionTowers
 from rljob_runtime.rollout.rollout_engine import RolloutEngine, RolloutSetup
 from rljob_runtime.rollout.rollout_grid import Purpose
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
@@ -31,7 +31,7 @@ def make_rollout(
     groups: RolloutGroups | None = None,
     beside: Mapping[str, Path] | None = None,
     device: torch.device = HOST,
-    towers: Towers | None = None,
+    towers: VisionTowers | None = None,
     text_ids: int | None = None,
 ) -> RolloutEngine:
     """The engine `spec.rollout.engine` with the weights of `model`, or its part of them.

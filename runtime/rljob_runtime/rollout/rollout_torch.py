@@ -15,9 +15,9 @@ from torch import Tensor
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.config import UnsupportedArchitecture
-from rljob_runtime.models.fused.fused_weights import New, floats, tensors_in
-from rljob_runtime.models.tower import Towers
-from rljob_runtime.models.weight_stream import checked
+from rljob_runtime.models.fused.fused_weights import WeightFactory, floats, tensors_in
+from rljob_runtime.models.tower import VisionTowers
+from rljob_runtime.models.weight_stream import checked_weights
 from rljob_runtime.models.weights import WeightsDigest, stored_weights, weights_checksum
 from rljob_runtime.rollout.cache_layout import choose_layout, layer_items, new_cache
 from rljob_runtime.rollout.generation import Generation
@@ -46,7 +46,7 @@ def make_torch_rollout(
     groups: RolloutGroups | None = None,
     quantization: Quantization = "none",
     pictures: bool = False,
-    towers: Towers | None = None,
+    towers: VisionTowers | None = None,
     keeps_routes: bool = False,
     text_ids: int | None = None,
 ) -> RolloutEngine:
@@ -148,7 +148,7 @@ class TorchRollout:
         groups: RolloutGroups | None = None,
         quantization: Quantization = "none",
         pictures: bool = False,
-        towers: Towers | None = None,
+        towers: VisionTowers | None = None,
         keeps_routes: bool = False,
         text_ids: int | None = None,
     ) -> None:
@@ -160,7 +160,7 @@ class TorchRollout:
         _check_cache(self._tokens, max_length)
         self._dtype, self._device, self._ledger = dtype, device, ledger
         self._replica = groups[Purpose.REPLICA] if groups is not None else None
-        new = New(dtype=dtype, device=device, int8=quantization == "int8")
+        new = WeightFactory(dtype=dtype, device=device, int8=quantization == "int8")
         self._share: ModelShare = (
             WholeModel(
                 path,
@@ -254,11 +254,11 @@ class TorchRollout:
 
         weights: any float type, each copied as it comes and not kept: of a generator, one is held at a
         time. Raises WeightsError with nothing changed for wrong names and shapes in a collection or in
-        `Announced`; of others, and where a source fails, the engine keeps what it got until then, and is of
-        no use until it gets all.
+        `AnnouncedWeights`; of others, and where a source fails, the engine keeps what it got until then, and
+        is of no use until it gets all.
         """
         where = f"the rollout engine of {self.path}"
-        arriving = checked(weights, self._share.shapes, where=where)
+        arriving = checked_weights(weights, self._share.shapes, where=where)
         if self._rounded:
             digest = WeightsDigest(self._dtype)
             self._share.copy(digest.of(arriving))

@@ -27,9 +27,9 @@ from rljob_api.model.vision import language_part
 from rljob_plan.resharding.boxes import Piece
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.tensor_files import HEAD
-from rljob_runtime.models.tower import Towers
+from rljob_runtime.models.tower import VisionTowers
 from rljob_runtime.models.vision.names import module_name
-from rljob_runtime.models.weight_stream import checked
+from rljob_runtime.models.weight_stream import checked_weights
 from rljob_runtime.models.weights import read_weights
 from rljob_runtime.rollout.agents.agent_turns import AgentTurns
 from rljob_runtime.rollout.partners import begin_turns
@@ -83,7 +83,7 @@ class VllmRollout:
         replica: ProcessGroup | None = None,
         int8: bool = False,
         pictures: bool = False,
-        towers: Towers | None = None,
+        towers: VisionTowers | None = None,
         text_ids: int | None = None,
     ) -> None:
         self.version = 0
@@ -179,11 +179,12 @@ class VllmRollout:
         return self.probe(sequences)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
-        """Replace all weights; names are Hugging Face's. Where it raises, as `checked`, some are replaced.
+        """Replace all weights; names are Hugging Face's. Where it raises, as `checked_weights`, some are
+        replaced.
 
         weights: any float dtype, each tensor whole; gone through once, and kept until a layer is complete.
         """
-        self._reload(checked(weights, self._shapes, where=f"version {version}"), version)
+        self._reload(checked_weights(weights, self._shapes, where=f"version {version}"), version)
 
     def take_slices(self, slices: Iterable[tuple[Piece, Tensor]], *, version: int) -> None:
         """As `load_weights`, by this rank's slices alone."""

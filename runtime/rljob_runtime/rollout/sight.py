@@ -12,17 +12,19 @@ import torch
 
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.architecture import Vision
-from rljob_runtime.models.fused.fused_weights import New
-from rljob_runtime.models.fused.part import ModelPart
-from rljob_runtime.models.fused.step import Seen
-from rljob_runtime.models.tower import Tower, Towers
-from rljob_runtime.models.vision.rope_index import Placed, place_tokens
+from rljob_runtime.models.fused.fused_weights import WeightFactory
+from rljob_runtime.models.fused.part import ModelShard
+from rljob_runtime.models.fused.step import PictureInputs
+from rljob_runtime.models.tower import VisionTower, VisionTowers
+from rljob_runtime.models.vision.rope_index import TokenPositions, token_positions
 from rljob_runtime.rollout.rollout_engine import PromptGroup
 
 
-def make_sight(path: Path, part: ModelPart, new: New, towers: Towers | None = None) -> "Sight":
+def make_sight(
+    path: Path, part: ModelShard, new: WeightFactory, towers: VisionTowers | None = None
+) -> "Sight":
     """Of a directory's model, with its vision tower where this part reads it. towers: of the device; None for
-    one of its own. Raises ConfigError for a model without, and as `Tower.from_path`."""
+    one of its own. Raises ConfigError for a model without, and as `VisionTower.from_path`."""
     vision, first = part.sizes.vision, part.layers.start
     if vision is None:
         raise ConfigError(
@@ -30,7 +32,7 @@ def make_sight(path: Path, part: ModelPart, new: New, towers: Towers | None = No
         )
     tower, arrives = None, towers is not None and towers.arrives
     if first == 0 or first < vision.added:
-        towers = towers or Towers(path=path, device=torch.device(new.device))
+        towers = towers or VisionTowers(path=path, device=torch.device(new.device))
         tower = towers.of(new.dtype)
     return Sight(vision, tower, arrives=arrives)
 
@@ -39,7 +41,7 @@ class Sight:
     """tower: None where the layers here get nothing of it. arrives: whether its weights come with the
     rollout's."""
 
-    def __init__(self, vision: Vision, tower: Tower | None, *, arrives: bool = False) -> None:
+    def __init__(self, vision: Vision, tower: VisionTower | None, *, arrives: bool = False) -> None:
         self._vision, self._tower = vision, tower
         self._arriving = tower if arrives else None
 
@@ -62,7 +64,7 @@ class Sight:
         """Of the first token behind the group's prefix."""
         return self._place(group).next
 
-    def see(self, groups: Sequence[PromptGroup], device: str) -> Seen | None:
+    def see(self, groups: Sequence[PromptGroup], device: str) -> PictureInputs | None:
         """What a prefill of these groups' prefixes needs; None where they show no pictures. Raises
         ConfigError where tokens and pictures do not fit."""
         pictures = [picture for group in groups for picture in group.all_pictures]
@@ -76,9 +78,9 @@ class Sight:
         pictured = None
         if self._tower is not None:
             pictured = self._tower.see(pictures, torch.cat(places).to(device))
-        return Seen(positions=positions_GP3.flatten(0, 1).to(device), pictured=pictured)
+        return PictureInputs(positions=positions_GP3.flatten(0, 1).to(device), pictured=pictured)
 
-    def _place(self, group: PromptGroup) -> Placed:
+    def _place(self, group: PromptGroup) -> TokenPositions:
         read_N = torch.tensor([not group.pictures] * len(group.token_ids) + group.drawn_of_begun)
         stands_N = (torch.tensor(group.prefix) == self._vision.picture_token) & ~read_N
-        return place_tokens(stands_N, group.all_pictures, self._vision)
+        return token_positions(stands_N, group.all_pictures, self._vision)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rljob_runtime.models.fused.kept import Kept, Prefixes, Reach
+from rljob_runtime.models.fused.kept import KVCache, Prefixes, Reach
 from rljob_runtime.rollout.prompts import Prompts
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 
@@ -52,7 +52,7 @@ class Slots:
     token, not yet in the cache. window: longest of the running places.
     """
 
-    def __init__(self, kept: Kept, prompts: Prompts, sampling: Sampling) -> None:
+    def __init__(self, kept: KVCache, prompts: Prompts, sampling: Sampling) -> None:
         rows, device = kept.rows.shape[2], kept.rows.device
         longest_response = sampling.max_response_length
         self.kept, self.prompts, self._sampling = kept, prompts, sampling
@@ -101,7 +101,7 @@ class Slots:
         running = slice(0, len(self.seats))
         return Reach(
             positions_B=self.positions_S[running],
-            places_B=self.places_S[running],
+            row_index_B=self.places_S[running],
             window=self.window + 1,
             prefixes=self._prefixes,
         )

@@ -22,9 +22,9 @@ import torch
 
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import read_architecture
-from rljob_runtime.models.fused.fused_weights import New
-from rljob_runtime.models.fused.part import whole_part
-from rljob_runtime.models.tower import Towers
+from rljob_runtime.models.fused.fused_weights import WeightFactory
+from rljob_runtime.models.fused.part import unsharded
+from rljob_runtime.models.tower import VisionTowers
 from rljob_runtime.models.vision.names import has_tower
 from rljob_runtime.rollout.rollout_engine import PromptGroup
 from rljob_runtime.rollout.sight import Sight, make_sight
@@ -49,11 +49,13 @@ WITHOUT_TORCHVISION = "transformers.models.qwen2_vl.image_processing_pil_qwen2_v
 
 
 def vllm_sight(
-    path: Path, *, dtype: torch.dtype, device: str, towers: Towers | None
+    path: Path, *, dtype: torch.dtype, device: str, towers: VisionTowers | None
 ) -> "VllmSight":
     """Of a directory's model. towers: of the device. Raises ConfigError as `make_sight`."""
-    part = whole_part(read_architecture(read_config(path)))
-    return VllmSight(make_sight(path, part, New(dtype=dtype, device=device), towers), device)
+    part = unsharded(read_architecture(read_config(path)))
+    return VllmSight(
+        make_sight(path, part, WeightFactory(dtype=dtype, device=device), towers), device
+    )
 
 
 class VllmSight:

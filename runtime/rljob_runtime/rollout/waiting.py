@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.models.fused.fused_decoder import FusedDecoder, Keep
+from rljob_runtime.models.fused.fused_decoder import FusedDecoder, StorePrompt
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.rollout.sight import Sight
 from rljob_runtime.rollout.slots import Seat, Slots
@@ -92,7 +92,7 @@ class Waiting:
             rows -= counts[-1]
         return counts
 
-    def _prefill(self, groups: Sequence[PromptGroup], keep: Keep) -> Tensor:
+    def _prefill(self, groups: Sequence[PromptGroup], keep: StorePrompt) -> Tensor:
         prompts = [torch.tensor(group.prefix) for group in groups]
         tokens_GP = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
         lengths_G = torch.tensor([len(prompt) for prompt in prompts])

@@ -1,6 +1,6 @@
-"""What simulated runs of a job say: means over seeds, with an interval. Called by the CLI.
+"""Results of a job's simulated runs: means over seeds, with a confidence interval. The CLI calls this.
 
-`Gathered` subscribes to a run's events, as it could to those of a real one.
+`RunSummary` subscribes to a run's events, and would also work for a real run's.
 """
 
 import math
@@ -21,12 +21,12 @@ from rljob_runtime.record.event_types import (
 )
 
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Of Student's distribution, by degrees of freedom from 1."""
+"""97.5 % quantiles of Student's distribution, by degrees of freedom from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean over runs. low, high: between them it lies with 95 %; the mean itself with one run."""
+    """A mean over runs. low, high: its 95 % interval; both equal the mean for a single run."""
 
     mean: float
     low: float
@@ -34,20 +34,23 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Estimate":
-        """Student's interval of the mean."""
+        """Return Student's interval of the mean."""
         count, mean = len(values), sum(values) / len(values)
         if count == 1:
             return cls(mean=mean, low=mean, high=mean)
         variance = sum((value - mean) ** 2 for value in values) / (count - 1)
         quantile = T_975[count - 2] if count - 2 < len(T_975) else 1.96
-        half = quantile * math.sqrt(variance / count)
-        return cls(mean=mean, low=mean - half, high=mean + half)
+        half_width = quantile * math.sqrt(variance / count)
+        return cls(mean=mean, low=mean - half_width, high=mean + half_width)
 
 
 @dataclass(slots=True, kw_only=True)
-class Gathered:
-    """One run's events, added up. busy: seconds of devices by stage; waited: those in which a stage had begun
-    and waited for rows; other: of what all devices stand still for. dock_bytes: by who wrote and who read."""
+class RunSummary:
+    """Sums over one run's events.
+
+    busy: seconds of devices by stage; waited: seconds in which a stage had begun and waited for rows; other:
+    seconds of work that all devices wait for. dock_bytes: by writer and reader.
+    """
 
     devices: int = 0
     steps: list[StepEvent] = field(default_factory=list)
@@ -58,7 +61,7 @@ class Gathered:
     seconds: float = 0.0
 
     def on_event(self, event: Event) -> None:
-        """Take an event in."""
+        """Add an event to the sums."""
         if isinstance(event, RunStartedEvent):
             self.devices = event.devices or 0
         elif isinstance(event, PhaseEvent):
@@ -79,24 +82,26 @@ class Gathered:
 
     @property
     def settled(self) -> list[StepEvent]:
-        """Steps that speak for all: without the first one, where nothing runs beside it yet."""
+        """Return representative steps: all but the first, in which nothing overlaps yet."""
         return self.steps[1:] or self.steps
 
     def mean(self, of: Callable[[StepEvent], float]) -> float:
-        """Over settled steps."""
+        """Return the mean of a value over settled steps."""
         return sum(map(of, self.settled)) / max(1, len(self.settled))
 
     def metric(self, name: str) -> float:
-        """Mean of a metric over settled steps."""
+        """Return the mean of a metric over settled steps."""
         return self.mean(lambda step: step.metrics.get(name) or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """Of one job. tokens_per_second: of a device, by Eq. 5. seconds: of a step. stages: of the slowest
-    worker, in a step. busy, idle: shares of all devices' time, by stage and by what was waited for.
-    staleness: versions. eta_seconds: of all steps, evaluations and checkpoints. cost: of the whole run, in
-    what a device-hour is priced in."""
+    """The results of one job.
+
+    tokens_per_second: of a device, by Eq. 5. seconds: of a step. stages: of the slowest worker, in a step.
+    busy, idle: shares of all devices' time, by stage and by cause. staleness: versions. eta_seconds: of all
+    steps, evaluations and checkpoints. cost: of the full run, in the currency of the device-hour's price.
+    """
 
     job: str
     devices: int
@@ -114,14 +119,17 @@ class Answers:
     cost: Estimate | None = None
 
     def json(self) -> dict[str, Any]:
-        """For a file."""
+        """Return the results as JSON values."""
         return asdict(self)
 
 
-def answers(
-    job: str, runs: Sequence[Gathered], *, total_steps: int, price: float | None = None
+def answers_of(
+    job: str, runs: Sequence[RunSummary], *, total_steps: int, price: float | None = None
 ) -> Answers:
-    """total_steps: of the job, which its simulation may have cut short. price: of a device-hour."""
+    """Summarize a job's runs.
+
+    total_steps: of the job, which its simulation may have cut short. price: of a device-hour.
+    """
     devices, steps = runs[0].devices, len(runs[0].steps)
     etas = [eta(run, total_steps) for run in runs]
     busy, idle = _shares(runs)
@@ -149,22 +157,22 @@ def answers(
     )
 
 
-def eta(run: Gathered, total_steps: int) -> float:
-    """Seconds of all steps of a job, from a run that may have fewer."""
+def eta(run: RunSummary, total_steps: int) -> float:
+    """Return the seconds of all steps of a job, from a run that may have fewer."""
     return run.seconds * total_steps / max(1, len(run.steps))
 
 
-def _stages(runs: Sequence[Gathered]) -> dict[str, float]:
-    found: dict[str, list[float]] = defaultdict(list)
+def _stages(runs: Sequence[RunSummary]) -> dict[str, float]:
+    means: dict[str, list[float]] = defaultdict(list)
     for run in runs:
         for name in dict.fromkeys(name for step in run.settled for name in step.phases):
             values = [step.phases.get(name, 0.0) for step in run.settled]
-            found[name].append(sum(values) / len(values))
-    return {name: sum(values) / len(runs) for name, values in found.items()}
+            means[name].append(sum(values) / len(values))
+    return {name: sum(values) / len(runs) for name, values in means.items()}
 
 
-def _shares(runs: Sequence[Gathered]) -> tuple[dict[str, float], dict[str, float]]:
-    """Of all devices' time: what they worked at, and what kept them from it."""
+def _shares(runs: Sequence[RunSummary]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return shares of all devices' time: busy by stage, and idle by cause."""
     total = sum(run.seconds * run.devices for run in runs)
     busy: dict[str, float] = defaultdict(float)
     idle: dict[str, float] = defaultdict(float)
@@ -178,7 +186,7 @@ def _shares(runs: Sequence[Gathered]) -> tuple[dict[str, float], dict[str, float
     return dict(busy), dict(idle)
 
 
-def _staleness(runs: Sequence[Gathered]) -> float:
+def _staleness(runs: Sequence[RunSummary]) -> float:
     ages: Counter[int] = sum(
         (Counter(step.staleness) for run in runs for step in run.steps), Counter()
     )

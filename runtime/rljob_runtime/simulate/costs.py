@@ -1,8 +1,7 @@
-"""What takes time in a simulated run, as numbers: what the planner's arithmetic says, unless others are
-given.
+"""The costs of a simulated run as numbers: by the planner's arithmetic, unless replaced.
 
-The states of `devices` ask for seconds of what they do with the samples that they have. A cost is a field, so
-that rates measured in a run can take the place of any of them (`dataclasses.replace`).
+The states of `device` compute from them the seconds of their work on samples. Each cost is a field, so that
+measured rates can replace any of them (`dataclasses.replace`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,10 +38,12 @@ from rljob_runtime.dock.growing import Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """Of one replica that generates. prompt_seconds: of a prompt's token. A pass over all sequences takes
-    pass_seconds, and sequence_seconds of each; reading the weights, weights_seconds, takes as long as
-    product_seconds of each sequence or longer; context_seconds of each token that it sees. room: sequences at
-    a time."""
+    """Costs of one replica that generates.
+
+    prompt_seconds: of a prompt's token. A pass over all sequences takes pass_seconds, and sequence_seconds of
+    each. Reading the weights takes weights_seconds, or product_seconds of each sequence if that is longer.
+    context_seconds: of each token that a sequence attends to. room: concurrent sequences.
+    """
 
     prompt_seconds: float
     pass_seconds: float
@@ -53,33 +54,40 @@ class Decoding:
     room: int
 
     def seconds(self, sequences: Array, contexts: Array, passes: Array) -> Array:
-        """Of so many passes over so many sequences, which begin with so many tokens of context together."""
-        each = np.maximum(self.weights_seconds, sequences * self.product_seconds)
-        each = each + self.pass_seconds + sequences * self.sequence_seconds
-        seen = passes * contexts + sequences * passes * (passes + 1) / 2
-        found: Array = passes * each + self.context_seconds * seen
-        return found
+        """Return the seconds of so many passes over so many sequences. contexts: their tokens of context at
+        the beginning."""
+        seconds_per_pass = np.maximum(self.weights_seconds, sequences * self.product_seconds)
+        seconds_per_pass = seconds_per_pass + self.pass_seconds + sequences * self.sequence_seconds
+        attended_tokens = passes * contexts + sequences * passes * (passes + 1) / 2
+        seconds: Array = passes * seconds_per_pass + self.context_seconds * attended_tokens
+        return seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
-    """Of one replica of a model that scores, or is trained. flop_seconds: of an operation of the policy's
-    forward pass; token_seconds: of a packed token that is sent; pass_seconds: of a micro-batch beside
-    these."""
+class PassCosts:
+    """Costs of one replica of a model that scores, or is trained.
+
+    flop_seconds: of an operation of the policy's forward pass; token_seconds: of sending a packed token;
+    pass_seconds: of a micro-batch in addition.
+    """
 
     flop_seconds: float
     token_seconds: float = 0.0
     pass_seconds: float = 0.0
 
     def seconds(self, flops: float, tokens: float, passes: float) -> float:
-        """Of micro-batches with so many operations of the policy's forward pass, and tokens."""
+        """Return the seconds of micro-batches. flops: operations of the policy's forward pass."""
         return flops * self.flop_seconds + tokens * self.token_seconds + passes * self.pass_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewards:
-    """Seconds of a sample's reward are log-normal: their mean, and the deviation of their logarithm; so many
-    are judged at a time. share: of samples that pass, on average; spread: how unlike prompts are in it."""
+    """Distribution of rewards and of their durations.
+
+    A reward's seconds are log-normal: mean_seconds, and sigma, the deviation of their logarithm. at_a_time:
+    rewards scored concurrently. share: mean share of samples that pass; spread: its deviation between
+    prompts.
+    """
 
     mean_seconds: float = 0.002
     sigma: float = 0.5
@@ -90,16 +98,19 @@ class Rewards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Of one job. token_flops, seen_flops: of a packed token in the policy's forward pass, and of a pair of
-    tokens of which one sees the other. states: of inference and training. optimizer_seconds: of an optimizer
-    step, with what is sent once in it. reshard_seconds: of the weights' way to the rollout. dispatch_bytes:
-    of the link of a warehouse, in a second. fixed_seconds: of a step, beside all else. save_seconds: of a
-    checkpoint."""
+    """Costs of one job.
+
+    token_flops, seen_flops: of a packed token in the policy's forward pass, and of a pair of tokens of which
+    one attends to the other. states: of inference and training. optimizer_seconds: of an optimizer step,
+    including its communication. reshard_seconds: of sending the weights to the rollout. dispatch_bytes:
+    bandwidth of a warehouse per second. fixed_seconds: of a step, in addition to all else. save_seconds: of a
+    checkpoint.
+    """
 
     token_flops: float
     seen_flops: float
     decoding: Decoding
-    states: Mapping[str, Passes]
+    states: Mapping[str, PassCosts]
     optimizer_seconds: float
     reshard_seconds: float
     dispatch_bytes: float
@@ -111,8 +122,11 @@ class Costs:
 def planned(
     job: RLJob, *, base_dir: Path, rates: Iterable[str] = ()
 ) -> tuple[ResolvedJob, Costs, int]:
-    """The job, what takes how long by the planner's arithmetic, and a device's peak bytes. rates: in place of
-    the table's, see `rates_of`. Raises InvalidJob where the model's shape is unknown or forbids the job."""
+    """Return the resolved job, its costs by the planner's arithmetic, and a device's peak bytes.
+
+    rates: replace those of the table, see `rates_of`. Raises InvalidJob if the model's shape is unknown or
+    forbids the job.
+    """
     machine = rates_of(job.spec.accelerator.type, rates)
     shape = find_shape(job.spec.model, base_dir=base_dir)
     if shape is None:
@@ -135,15 +149,18 @@ def planned_costs(
     *,
     others: Mapping[str, Shape] | None = None,
 ) -> Costs:
-    """By arithmetic, as `performance` adds a step up. others: shapes of the models beside the policy."""
+    """Compute costs by the planner's arithmetic, as `performance` sums up a step.
+
+    others: shapes of the models other than the policy.
+    """
     machine, shares = rates
-    done = training_of(spec, shape, packed=True)
-    fixed, a_token = _sent(spec, shape, machine, shares, done)
+    work = training_of(spec, shape, packed=True)
+    fixed, a_token = _sent(spec, shape, machine, shares, work)
     optimizer = optimizer_seconds(spec, shape, machine, shares) + fixed
     states = _states(spec, shape, machine, shares, others or {}, a_token)
     if spec.has_critic:
-        own = (others or {}).get("critic", shape).scorer()
-        optimizer += optimizer_seconds(spec.of_critic(), own, machine, shares)
+        critic_shape = (others or {}).get("critic", shape).scorer()
+        optimizer += optimizer_seconds(spec.of_critic(), critic_shape, machine, shares)
     return Costs(
         token_flops=2.0 * active_parameters(shape),
         seen_flops=attention_flops(shape),
@@ -159,7 +176,7 @@ def planned_costs(
 
 
 def len_hosts(spec: ResolvedSpec) -> int:
-    """Nodes that devices which train sit on."""
+    """Return the number of nodes with devices that train."""
     return max(1, spec.roles.update // spec.accelerator.devices_per_node)
 
 
@@ -170,54 +187,56 @@ def _states(
     shares: Shares,
     others: Mapping[str, Shape],
     a_token: float,
-) -> dict[str, Passes]:
+) -> dict[str, PassCosts]:
     degrees = spec.update.parallelism
     flop = 1 / (machine.flops * shares.products * _replica(degrees))
-    held = -(-shape.layers // degrees.pipeline)
-    beside = held * shares.pass_seconds / (1 + BACKWARD)
+    local_layers = -(-shape.layers // degrees.pipeline)
+    pass_seconds = local_layers * shares.pass_seconds / (1 + BACKWARD)
     again = 1 + BACKWARD + float(spec.update.recompute == "full")
     passes = training_of(spec, shape, packed=True).work.passes
     waits = 1 + (degrees.pipeline - 1) / (degrees.virtual_pipeline * passes)
     slower = planned_engine(spec.update.engine).slower
     states = {
-        "reference": Passes(flop_seconds=flop, token_seconds=a_token / 3, pass_seconds=beside),
-        "update": Passes(
+        "reference": PassCosts(
+            flop_seconds=flop, token_seconds=a_token / 3, pass_seconds=pass_seconds
+        ),
+        "update": PassCosts(
             flop_seconds=flop * again * slower * waits,
             token_seconds=a_token,
-            pass_seconds=beside * again * slower * waits,
+            pass_seconds=pass_seconds * again * slower * waits,
         ),
     }
     alone = {
-        name: (_replica(model.parallelism), own)
-        for name, (model, own) in frozen_models(spec, shape, others).items()
+        name: (_replica(model.parallelism), model_shape)
+        for name, (model, model_shape) in frozen_models(spec, shape, others).items()
     }
     if spec.has_critic:
-        judge, own = spec.of_critic(), others.get("critic", shape).scorer()
-        alone["values"] = alone["critic"] = (_replica(judge.update.parallelism), own)
-    for name, (ranks, own) in alone.items():
-        larger = active_parameters(own) / active_parameters(shape)
+        judge, model_shape = spec.of_critic(), others.get("critic", shape).scorer()
+        alone["values"] = alone["critic"] = (_replica(judge.update.parallelism), model_shape)
+    for name, (ranks, model_shape) in alone.items():
+        larger = active_parameters(model_shape) / active_parameters(shape)
         more = again if name == "critic" else 1.0
-        states[name] = Passes(
+        states[name] = PassCosts(
             flop_seconds=larger * more / (machine.flops * shares.products * ranks)
         )
     return states
 
 
 def _replica(degrees: UpdateParallelism) -> int:
-    """Devices of one."""
+    """Return the devices of one replica."""
     return degrees.tensor * degrees.pipeline * degrees.context
 
 
 def _sent(
-    spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares, done: Training
+    spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares, work: Training
 ) -> tuple[float, float]:
-    """Seconds of what is sent in an optimizer step whatever its tokens, and for each packed token."""
+    """Return the seconds of an optimizer step's fixed communication, and those of each packed token."""
     again: Recompute = "full" if spec.update.recompute == "full" else "none"
-    one = replace(done, steps=1)
-    none = replace(one, work=replace(done.work, tokens=0, positions=0, targets=0))
-    whole = sent_seconds(spec, shape, one, machine, shares, again)
-    fixed = sent_seconds(spec, shape, none, machine, shares, again)
-    return fixed, (whole - fixed) / max(1, done.work.tokens * done.work.passes)
+    one_step = replace(work, steps=1)
+    without_tokens = replace(one_step, work=replace(work.work, tokens=0, positions=0, targets=0))
+    all_seconds = sent_seconds(spec, shape, one_step, machine, shares, again)
+    fixed = sent_seconds(spec, shape, without_tokens, machine, shares, again)
+    return fixed, (all_seconds - fixed) / max(1, work.work.tokens * work.work.passes)
 
 
 def _decoding(
@@ -227,21 +246,21 @@ def _decoding(
     shares: Shares,
     others: Mapping[str, Shape],
 ) -> Decoding:
-    """As `decoding` adds it up."""
+    """Return the costs of generation, as `decoding` sums them up."""
     degrees, reads = spec.rollout.parallelism, machine.memory_bytes * shares.reads
     item = ITEM_BYTES[spec.rollout.dtype]
     layers = len(stages(shape.layers, degrees.pipeline)[0])
     decoder = replace(shape, trains_tower=False)
     rate = machine.flops * shares.products
-    met, with_one = (joined_seconds(spec, shape, n, machine, shares) for n in (0, 1))
+    fixed_seconds, with_one = (joined_seconds(spec, shape, n, machine, shares) for n in (0, 1))
     cache = plan_memory(spec, shape, dict(others), with_reshard=False).kv_cache
     product = 2.0 * active_parameters(shape) / (degrees.tensor * degrees.pipeline * rate)
     return Decoding(
         prompt_seconds=2.0 * active_parameters(shape) / (rate * degrees.tensor),
-        pass_seconds=shares.layer_seconds * shape.layers + met,
+        pass_seconds=shares.layer_seconds * shape.layers + fixed_seconds,
         weights_seconds=degrees.pipeline * rollout_shard(spec, decoder).total * item / reads,
         product_seconds=degrees.pipeline * product,
-        sequence_seconds=with_one - met,
+        sequence_seconds=with_one - fixed_seconds,
         context_seconds=degrees.pipeline * layers * shape.kv_items(degrees.tensor) * item / reads,
         room=max(1, min(spec.rollout.max_sequences, cache.room or cache.wanted)),
     )

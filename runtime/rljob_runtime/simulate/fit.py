@@ -1,8 +1,8 @@
-"""What a recorded run says of its devices' rates, and how well it is foretold by them. Called by the CLI.
+"""Fit device rates to a recorded run, and evaluate how well they predict it. The CLI calls this.
 
-The run's job is simulated with the planner's arithmetic; of each stage, the seconds that were measured are so
-many times those simulated. The arithmetic keeps its form, so that these factors serve other layouts, lengths
-and batches on the same devices. Rates come from the earlier half of the steps, and are judged by the later.
+The run's job is simulated with the planner's arithmetic; each stage's factor is the ratio of measured to
+simulated seconds. The arithmetic keeps its form, so that these factors apply to other layouts, lengths and
+batches on the same devices. Rates are fitted to the first half of the steps and evaluated on the second.
 """
 
 import statistics
@@ -18,47 +18,53 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.event_types import DockEvent, Event, PhaseEvent, StepEvent
 from rljob_runtime.record.events import cut_rewound, read_events
 from rljob_runtime.record.remote import EVENTS_NAME
-from rljob_runtime.simulate.costs import Costs, Passes, planned
-from rljob_runtime.simulate.draws import Lengths, Observed
+from rljob_runtime.simulate.costs import Costs, PassCosts, planned
+from rljob_runtime.simulate.draws import Lengths, ObservedLengths
 from rljob_runtime.simulate.run import simulate, with_steps
 
 LEFT_OUT = 1
-"""Steps at the beginning, in which engines and processes start."""
+"""Initial steps to ignore, in which engines and processes start."""
 FEWEST = 4
-"""Steps after them."""
+"""Minimum number of steps after them."""
 SIMULATED_STEPS = 6
 MEETING = ("update", "critic")
-"""Stages whose workers end together: who takes least has waited for nobody."""
+"""Stages whose workers end together: the fastest worker has not waited for others."""
 ALIKE = 0.5
-"""Of variance that is taken to be common to a prompt's samples where a run shows none."""
+"""Assumed share of variance common to a prompt's samples, if a run has no data."""
 ROUNDS = 3
-"""Of corrections: a stage has parts that its factor does not stretch, as the way of rows."""
+"""Number of corrections: some costs of a stage, such as moving rows, do not scale with its factor."""
 QUANTILES = 200
-"""Lengths that stand for those of a step."""
+"""Number of lengths that represent those of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Medians over steps. step: seconds. stages: of a worker at each, without waits for rows. lengths: of
-    responses, those of all steps; together, prompt: as of `Observed`. dock_bytes: that a second moves from
-    the warehouses; 0 where nothing was timed."""
+    """Durations and lengths of a run, as medians over steps.
+
+    step: seconds. stages: of a worker at each, without waits for rows. lengths: of responses, those of all
+    steps; common_share, prompt: as in `ObservedLengths`. dock_bytes: moved from the warehouses per second; 0
+    if nothing was timed.
+    """
 
     step: float
     stages: Mapping[str, float]
     lengths: Sequence[int]
-    together: float
+    common_share: float
     prompt: int | None
     dock_bytes: float
 
     def shares(self) -> dict[str, float]:
-        """Of the step, by stage."""
+        """Return the share of the step by stage."""
         return {name: seconds / self.step for name, seconds in self.stages.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """factors: by stage, times that it takes what arithmetic says. fixed_seconds: of a step, beside its
-    stages. dock_bytes: as in `Times`, of all warehouses."""
+    """Factors fitted to a run.
+
+    factors: by stage, ratio of measured to arithmetic seconds. fixed_seconds: of a step, outside its stages.
+    dock_bytes: as in `Times`, of all warehouses.
+    """
 
     factors: Mapping[str, float]
     fixed_seconds: float
@@ -66,7 +72,7 @@ class Measured:
     lengths: Lengths
 
     def costs(self, costs: Costs) -> Costs:
-        """Those of arithmetic, corrected."""
+        """Return the costs of the arithmetic, corrected by the factors."""
         slower = self.factors.get
         decoding, times = costs.decoding, slower("generate", 1.0)
         update, rewards = slower("update", 1.0), costs.rewards
@@ -94,19 +100,22 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """steps: first and last that rates were taken of, step_seconds: what they took. judged: those that `told`
-    stands beside."""
+    """A fit and its evaluation.
+
+    steps: first and last that rates were fitted to, step_seconds: their duration. judged: first and last that
+    `predicted` is compared with.
+    """
 
     name: str
     steps: tuple[int, int]
     step_seconds: float
     judged: tuple[int, int]
     measured: Measured
-    seen: Times
-    told: Times
+    observed: Times
+    predicted: Times
 
     def json(self) -> dict[str, Any]:
-        """For a file."""
+        """Return the fit as JSON values."""
         return {
             "job": self.name,
             "fitted_steps": list(self.steps),
@@ -115,14 +124,17 @@ class Fit:
             "factors": dict(self.measured.factors),
             "fixed_seconds": self.measured.fixed_seconds,
             "dock_bytes_per_second": self.measured.dock_bytes,
-            "measured": {"step_seconds": self.seen.step, "shares": self.seen.shares()},
-            "predicted": {"step_seconds": self.told.step, "shares": self.told.shares()},
+            "measured": {"step_seconds": self.observed.step, "shares": self.observed.shares()},
+            "predicted": {"step_seconds": self.predicted.step, "shares": self.predicted.shares()},
         }
 
 
 def fit_run(folder: Path) -> Fit:
-    """Raises ConfigError for a folder that holds no run, or one with too few steps, and InvalidJob for a job
-    that cannot be simulated."""
+    """Fit rates to the run in a folder.
+
+    Raises ConfigError for a folder without a run, or with too few steps, and InvalidJob for a job that cannot
+    be simulated.
+    """
     log, file = folder / EVENTS_NAME, folder / "rljob.yaml"
     for needed in (log, file):
         if not needed.is_file():
@@ -137,42 +149,42 @@ def fit_run(folder: Path) -> Fit:
     early, late = steps[: len(steps) // 2], steps[len(steps) // 2 :]
     job = load_job(file)
     resolved, costs, _ = planned(job, base_dir=folder)
-    taken = times_of(events, early)
-    measured = measure(resolved, costs, taken)
+    early_times = times_of(events, early)
+    measured = measure(resolved, costs, early_times)
     return Fit(
         name=job.metadata.name,
         steps=(early[0], early[-1]),
-        step_seconds=taken.step,
+        step_seconds=early_times.step,
         judged=(late[0], late[-1]),
         measured=measured,
-        seen=times_of(events, late),
-        told=foretold(resolved, measured.costs(costs), measured.lengths),
+        observed=times_of(events, late),
+        predicted=predict_times(resolved, measured.costs(costs), measured.lengths),
     )
 
 
-def measure(job: ResolvedJob, costs: Costs, seen: Times) -> Measured:
-    """costs: by arithmetic. seen: of a run of the job."""
-    lengths = Observed(tuple(seen.lengths), seen.together, seen.prompt)
-    found = Measured(
-        factors=dict.fromkeys(seen.stages, 1.0),
+def measure(job: ResolvedJob, costs: Costs, observed: Times) -> Measured:
+    """Fit the factors. costs: by arithmetic. observed: of a run of the job."""
+    lengths = ObservedLengths(tuple(observed.lengths), observed.common_share, observed.prompt)
+    measured = Measured(
+        factors=dict.fromkeys(observed.stages, 1.0),
         fixed_seconds=0.0,
-        dock_bytes=seen.dock_bytes / job.spec.dock.warehouses,
+        dock_bytes=observed.dock_bytes / job.spec.dock.warehouses,
         lengths=lengths,
     )
     for _ in range(ROUNDS):
-        told = foretold(job, found.costs(costs), lengths)
+        predicted = predict_times(job, measured.costs(costs), lengths)
         factors = {
-            name: found.factors[name] * seconds / told.stages[name]
-            for name, seconds in seen.stages.items()
-            if told.stages.get(name)
+            name: measured.factors[name] * seconds / predicted.stages[name]
+            for name, seconds in observed.stages.items()
+            if predicted.stages.get(name)
         }
-        found = replace(found, factors=factors)
-    rest = seen.step - foretold(job, found.costs(costs), lengths).step
-    return replace(found, fixed_seconds=max(0.0, rest))
+        measured = replace(measured, factors=factors)
+    remaining = observed.step - predict_times(job, measured.costs(costs), lengths).step
+    return replace(measured, fixed_seconds=max(0.0, remaining))
 
 
-def foretold(job: ResolvedJob, costs: Costs, lengths: Lengths) -> Times:
-    """What a simulated run of the job takes."""
+def predict_times(job: ResolvedJob, costs: Costs, lengths: Lengths) -> Times:
+    """Return the times of a simulated run of the job."""
     events: list[Event] = []
     cut = with_steps(job, min(job.spec.steps, SIMULATED_STEPS))
     with tempfile.TemporaryDirectory() as folder:
@@ -184,8 +196,8 @@ def foretold(job: ResolvedJob, costs: Costs, lengths: Lengths) -> Times:
 
 
 def times_of(events: Iterable[Event], steps: Sequence[int]) -> Times:
-    """Of these steps of a run."""
-    wanted = set(steps)
+    """Return the times of these steps of a run."""
+    step_set = set(steps)
     seconds: list[float] = []
     lengths: list[int] = []
     shown: list[list[int]] = []
@@ -193,63 +205,74 @@ def times_of(events: Iterable[Event], steps: Sequence[int]) -> Times:
     phases: dict[tuple[str, int], list[float]] = {}
     moved, moving = 0, 0.0
     for event in events:
-        if isinstance(event, StepEvent) and event.step in wanted:
+        if isinstance(event, StepEvent) and event.step in step_set:
             seconds.append(event.seconds)
-            lengths += lengths_in(event.metrics)
-            prompts += prompt_in(event)
+            lengths += lengths_from_metrics(event.metrics)
+            prompts += prompt_tokens_of(event)
             shown += [[r.length for r in group.responses if r.length] for group in event.samples]
-        elif isinstance(event, PhaseEvent) and event.step in wanted and not event.evaluation:
+        elif isinstance(event, PhaseEvent) and event.step in step_set and not event.evaluation:
             worked = event.end - event.start - event.waited_seconds
             phases.setdefault((event.name, event.step), []).append(worked)
-        elif isinstance(event, DockEvent) and event.step in wanted:
+        elif isinstance(event, DockEvent) and event.step in step_set:
             timed = [state for state in event.states.values() if state.transfer_seconds]
             moved += sum(state.bytes_read for state in timed)
             moving += sum(state.transfer_seconds for state in timed)
     by_stage: dict[str, list[float]] = {}
-    for (name, _), each in phases.items():
+    for (name, _), seconds_of_workers in phases.items():
         by_stage.setdefault(name, []).append(
-            min(each) if name in MEETING else statistics.fmean(each)
+            min(seconds_of_workers) if name in MEETING else statistics.fmean(seconds_of_workers)
         )
     return Times(
         step=statistics.median(seconds),
-        stages={name: statistics.median(each) for name, each in by_stage.items()},
+        stages={
+            name: statistics.median(seconds_of_workers)
+            for name, seconds_of_workers in by_stage.items()
+        },
         lengths=lengths,
-        together=in_common(lengths, shown),
+        common_share=common_variance_share(lengths, shown),
         prompt=round(statistics.fmean(prompts)) if prompts else None,
         dock_bytes=moved / moving if moving else 0.0,
     )
 
 
-def lengths_in(metrics: Mapping[str, float | None]) -> list[int]:
-    """QUANTILES lengths with the mean, the 80th percentile and the longest that a step tells: between these,
-    as many of one length as of another."""
+def lengths_from_metrics(metrics: Mapping[str, float | None]) -> list[int]:
+    """Return QUANTILES lengths with the mean, the 80th percentile and the maximum that a step reports.
+
+    Lengths between these are distributed uniformly.
+    """
     mean, high, longest = (
         metrics.get(f"response_length/{name}") or 1.0 for name in ("mean", "p80", "max")
     )
     low = min(high, max(1.0, 2.5 * mean - 0.25 * (high + longest) - high))
-    found = []
-    for place in range(QUANTILES):
-        share = (place + 0.5) / QUANTILES
+    lengths = []
+    for index in range(QUANTILES):
+        share = (index + 0.5) / QUANTILES
         if share < 0.8:
-            found.append(low + (high - low) * share / 0.8)
+            lengths.append(low + (high - low) * share / 0.8)
         else:
-            found.append(high + (longest - high) * (share - 0.8) / 0.2)
-    return [max(1, round(length)) for length in found]
+            lengths.append(high + (longest - high) * (share - 0.8) / 0.2)
+    return [max(1, round(length)) for length in lengths]
 
 
-def prompt_in(event: StepEvent) -> list[float]:
-    """Tokens of a prompt, on average; none where the step does not tell them."""
-    each = event.metrics.get
-    length, both = each("response_length/mean"), each("tokens_per_second")
-    own = each("response_tokens_per_second")
-    return [length * (both / own - 1)] if length and both and own else []
+def prompt_tokens_of(event: StepEvent) -> list[float]:
+    """Return the mean tokens of a prompt; an empty list if the step does not report them."""
+    metric = event.metrics.get
+    length, total_rate = metric("response_length/mean"), metric("tokens_per_second")
+    response_rate = metric("response_tokens_per_second")
+    return (
+        [length * (total_rate / response_rate - 1)]
+        if length and total_rate and response_rate
+        else []
+    )
 
 
-def in_common(lengths: Sequence[int], groups: Iterable[Sequence[int]]) -> float:
-    """The share of the variance of lengths that the samples of a prompt have in common: all but what is left
-    of it within a prompt. lengths: of all samples. groups: of a prompt each, of a few prompts. ALIKE where
-    these do not say. A run shows the prompts that ended first, whose samples may be more alike than
-    others."""
+def common_variance_share(lengths: Sequence[int], groups: Iterable[Sequence[int]]) -> float:
+    """Return the share of the variance of lengths that the samples of a prompt have in common.
+
+    It is what remains without the variance within prompts. lengths: of all samples. groups: of a few prompts
+    each. ALIKE if these have no data. A run reports the prompts that ended first, whose samples may be more
+    alike than others.
+    """
     many = [group for group in groups if len(group) > 1]
     total = statistics.pvariance(lengths) if lengths else 0.0
     if not many or not total:
@@ -258,37 +281,37 @@ def in_common(lengths: Sequence[int], groups: Iterable[Sequence[int]]) -> float:
     return max(0.0, 1 - within / sum(len(group) - 1 for group in many) / total)
 
 
-def _slower(passes: Passes, times: float) -> Passes:
-    return Passes(
+def _slower(passes: PassCosts, times: float) -> PassCosts:
+    return PassCosts(
         flop_seconds=times * passes.flop_seconds,
         token_seconds=times * passes.token_seconds,
         pass_seconds=times * passes.pass_seconds,
     )
 
 
-def fit_text(found: Fit) -> str:
-    """What a user reads."""
+def fit_text(fit: Fit) -> str:
+    """Return the fit as text for the user."""
     lines = [
-        f"{found.name}: rates of steps {found.steps[0]} to {found.steps[1]}, beside what steps "
-        f"{found.judged[0]} to {found.judged[1]} took",
+        f"{fit.name}: rates of steps {fit.steps[0]} to {fit.steps[1]}, beside what steps "
+        f"{fit.judged[0]} to {fit.judged[1]} took",
         "",
         f"{'':12s}{'measured':>12s}{'predicted':>12s}{'ratio':>8s}{'times the arithmetic':>24s}",
-        _line("a step", found.seen.step, found.told.step, "s"),
+        _line("a step", fit.observed.step, fit.predicted.step, "s"),
     ]
-    told = found.told.shares()
-    for name, share in found.seen.shares().items():
-        factor = found.measured.factors.get(name)
-        line = _line(name, 100 * share, 100 * told.get(name, 0.0), "%")
+    predicted = fit.predicted.shares()
+    for name, share in fit.observed.shares().items():
+        factor = fit.measured.factors.get(name)
+        line = _line(name, 100 * share, 100 * predicted.get(name, 0.0), "%")
         lines.append(line + (f"{factor:24.3g}" if factor is not None else ""))
-    rest, (first, last) = found.measured.fixed_seconds, found.steps
+    remaining, (first, last) = fit.measured.fixed_seconds, fit.steps
     lines += [
         "",
-        f"beside the stages, a step takes {rest:.3g} s; "
-        f"one of steps {first} to {last} took {found.step_seconds:.4g} s",
+        f"beside the stages, a step takes {remaining:.3g} s; "
+        f"one of steps {first} to {last} took {fit.step_seconds:.4g} s",
     ]
     return "\n".join(lines)
 
 
-def _line(name: str, seen: float, told: float, unit: str) -> str:
-    ratio = f"{told / seen:8.2f}" if seen else f"{'':8s}"
-    return f"{name:12s}{seen:10.4g} {unit}{told:10.4g} {unit}{ratio}"
+def _line(name: str, observed: float, predicted: float, unit: str) -> str:
+    ratio = f"{predicted / observed:8.2f}" if observed else f"{'':8s}"
+    return f"{name:12s}{observed:10.4g} {unit}{predicted:10.4g} {unit}{ratio}"

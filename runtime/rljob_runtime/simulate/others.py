@@ -1,4 +1,4 @@
-"""What stands for the workers that have no device: the feeder of prompts, the rewards, the dock's servers."""
+"""Stand-ins for the workers that have no device: the feeder of prompts, the rewards, the dock's servers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,34 +18,34 @@ from rljob_runtime.samples.flow import (
 )
 from rljob_runtime.simulate.dock import SimulatedDock
 from rljob_runtime.simulate.virtual_clock import Work
-from rljob_runtime.simulate.world import ITEM_BYTES, World
+from rljob_runtime.simulate.world import ITEM_BYTES, SimulatedWorld
 
 MANY = 1_000_000
-"""Prompts that there are."""
+"""Number of training prompts."""
 MOST_CLAIMS = 128
-"""Of the rewards of a batch; those of a run claim CLAIM_ROWS at a time, however many there are."""
+"""Maximum claims of a batch's rewards; a real run always claims CLAIM_ROWS at a time."""
 TASK_VALUES = 256
-"""Bytes of what rewards are told of a prompt, as values of a column."""
+"""Values of the column with a prompt's task, in bytes."""
 
 
 class SimulatedFeeder:
-    """Puts a step's prompts."""
+    """Puts the prompts of each step into the dock."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self._world = world
         self._traffic = DockTraffic()
 
     def facts(self) -> dict[str, int]:
-        """Prompts that training has."""
+        """Return the number of training prompts."""
         return {"train_size": MANY}
 
     def feed(self, batch: BatchName, version: int, positions: Sequence[int] = ()) -> int:
-        """Put the batch's rows; again, it changes nothing."""
+        """Put the batch's rows; repeating a call changes nothing."""
         world, spec = self._world, self._world.spec
         states = training_states(spec) if batch.kind == "train" else evaluation_states(spec)
         groups, samples = world.sizes(batch)
-        prompts_G = world.drawn(batch).prompts_G
-        put = world.dock.put(
+        prompts_G = world.draws_of(batch).prompts_G
+        num_rows = world.dock.put(
             str(batch),
             total=groups * samples,
             states=states,
@@ -58,12 +58,15 @@ class SimulatedFeeder:
             names=[batch.row(prompt, i) for prompt in range(groups) for i in range(samples)],
             groups=[batch.group(prompt) for prompt in range(groups)],
         )
-        self._traffic.rows += put
+        self._traffic.rows += num_rows
         self._traffic.bytes_written += 4 * int(prompts_G.sum()) + groups * TASK_VALUES
-        return put
+        return num_rows
 
     def _pictures(self, groups: int, samples: int) -> dict[str, Array]:
-        """Columns of jobs that show them. They are moved once a group: each row has its part of the bytes."""
+        """Return the picture columns of jobs that have any.
+
+        Pictures are moved once per group: each row has its share of the bytes.
+        """
         spec = self._world.spec
         if not spec.model.vision:
             return {}
@@ -75,52 +78,52 @@ class SimulatedFeeder:
         }
 
     def drop(self, batch: BatchName) -> int:
-        """Free the batch's rows."""
+        """Free the batch's rows in the dock."""
         return self._world.dock.drop(str(batch))
 
     def traffic(self) -> dict[str, DockTraffic]:
-        """What it moved since the last call."""
+        """Return what it moved since the last call."""
         taken, self._traffic = self._traffic, DockTraffic()
         return {"feed": taken}
 
 
 class SimulatedRewards:
-    """Judges groups until the batch is done."""
+    """Scores groups until the batch is done."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self._world = world
         self._traffic = DockTraffic()
 
     def score(self, batch: BatchName) -> Work:
-        """Whole groups, as they come."""
-        world, drawn, report = self._world, self._world.drawn(batch), RewardReport()
+        """Score whole groups as they arrive."""
+        world, draws, report = self._world, self._world.draws_of(batch), RewardReport()
         groups, samples = world.sizes(batch)
         limit = max(CLAIM_ROWS, groups * samples // MOST_CLAIMS) if world.streams else None
         first, waited = None, 0.0
         while True:
-            asked = world.clock.seconds
+            asked_seconds = world.clock.seconds
             claimed, waits = yield world.dock.claim(
                 "reward", str(batch), owner="reward-0", limit=limit, whole_groups=True
             )
-            self._traffic.wait_seconds += world.clock.seconds - asked
+            self._traffic.wait_seconds += world.clock.seconds - asked_seconds
             self._traffic.count_waits(waits)
             if claimed.done:
                 break
             if first is None:
                 first = world.clock.unix_seconds()
             else:
-                waited += world.clock.seconds - asked
-            at = claimed.index_n, claimed.sample_n
-            yield float(drawn.seconds_GN[at].sum()) / world.costs.rewards.at_a_time
+                waited += world.clock.seconds - asked_seconds
+            index = claimed.index_n, claimed.sample_n
+            yield float(draws.seconds_GN[index].sum()) / world.costs.rewards.at_a_time
             world.dock.write("reward", claimed, {"reward": np.ones(claimed.count, dtype=np.int64)})
             self._count(claimed.count, int(claimed.lengths["response"].sum()))
-            self._report(report, claimed.index_n, drawn.passed_GN[at])
-        now = world.clock.unix_seconds()
-        report.span = StageSpan(start=first or now, end=now, waited=waited)
+            self._report(report, claimed.index_n, draws.passed_GN[index])
+        time_s = world.clock.unix_seconds()
+        report.span = StageSpan(start=first or time_s, end=time_s, waited=waited)
         return report
 
     def traffic(self) -> dict[str, DockTraffic]:
-        """What it moved since the last call."""
+        """Return what it moved since the last call."""
         taken, self._traffic = self._traffic, DockTraffic()
         return {"reward": taken}
 
@@ -144,27 +147,27 @@ class SimulatedRewards:
 
 
 class SimulatedWarehouse:
-    """One of the dock's."""
+    """One of the dock's warehouses."""
 
     def __init__(self, dock: SimulatedDock, index: int) -> None:
         self._dock, self._index = dock, index
 
     def address(self) -> tuple[str, int]:
-        """Nobody connects."""
+        """Return a placeholder, to which no process connects."""
         return "simulated", self._index
 
     def room(self) -> dict[str, int]:
-        """Capacity, and the most that was used since the last call, bytes."""
+        """Return the capacity, and the maximum used since the last call, bytes."""
         peak = self._dock.take_peak(self._index)
         return {"peak_bytes": peak, "capacity_bytes": self._dock.capacity_bytes}
 
 
 class SimulatedController:
-    """One state's."""
+    """The controller of one state."""
 
     def __init__(self, dock: SimulatedDock, state: str) -> None:
         dock.add_controller(state)
 
     def address(self) -> tuple[str, int]:
-        """Nobody connects."""
+        """Return a placeholder, to which no process connects."""
         return "simulated", 0

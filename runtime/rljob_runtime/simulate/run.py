@@ -1,4 +1,4 @@
-"""One simulated run of a job, from its workers to the last event. Called by the CLI."""
+"""One simulated run of a job, from its workers to the last event. The CLI calls this."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,10 +40,10 @@ from rljob_runtime.simulate.others import (
 )
 from rljob_runtime.simulate.virtual_clock import VirtualClock
 from rljob_runtime.simulate.workers import SimulatedWorkers
-from rljob_runtime.simulate.world import World
+from rljob_runtime.simulate.world import SimulatedWorld
 
 BEGINS = 1_767_225_600.0
-"""When simulated runs begin, unix seconds: 2026-01-01."""
+"""Start time of simulated runs, unix seconds: 2026-01-01."""
 
 
 def simulate(
@@ -56,10 +56,12 @@ def simulate(
     peak_bytes: int = 0,
     subscriber: Subscriber = lambda _: None,
     around: Callable[[Workers], Workers] = lambda workers: workers,
-) -> World:
-    """Run the job in virtual time; its events go to `folder`, as a run's do. around: what the driver calls in
-    place of the workers. Raises InvalidJob for what cannot be simulated, and RljobError as a run ends with
-    it."""
+) -> SimulatedWorld:
+    """Run the job in virtual time; its events are written to `folder`, as a run's are.
+
+    around: wraps the workers that the driver calls. Raises InvalidJob for jobs that cannot be simulated, and
+    RljobError if the run ends with it.
+    """
     refuse_unknown(job.spec)
     clock = VirtualClock(BEGINS)
     world = _world(job, clock, costs, lengths, seed, peak_bytes)
@@ -93,12 +95,12 @@ def simulate(
 
 
 def with_steps(job: ResolvedJob, steps: int) -> ResolvedJob:
-    """The job with so many steps."""
+    """Return the job with this number of steps."""
     return job.model_copy(update={"spec": job.spec.model_copy(update={"steps": steps})})
 
 
 def refuse_unknown(spec: ResolvedSpec) -> None:
-    """Raises InvalidJob for what a simulation has no model of yet."""
+    """Raise InvalidJob for features that the simulation has no model of."""
     unknown = {
         "spec.flow.partialRollout": spec.flow.partial_rollout is not None,
         "spec.algorithm.params.dynamicSampling": bool(
@@ -110,8 +112,8 @@ def refuse_unknown(spec: ResolvedSpec) -> None:
     }
     problems = [
         Problem(path, "rljob simulate does not know how long this takes; leave it out")
-        for path, asked in unknown.items()
-        if asked
+        for path, is_used in unknown.items()
+        if is_used
     ]
     if problems:
         raise InvalidJob(problems)
@@ -124,9 +126,9 @@ def _world(
     lengths: Lengths,
     seed: int,
     peak_bytes: int,
-) -> World:
+) -> SimulatedWorld:
     spec = job.spec
-    return World(
+    return SimulatedWorld(
         job=job,
         clock=clock,
         dock=SimulatedDock(
@@ -148,11 +150,13 @@ def _world(
     )
 
 
-def stand_ins(world: World) -> dict[type, Callable[..., object]]:
-    """Who stands for which class of workers; each is made with the arguments of the class. A device's role
-    and threads are its last."""
+def stand_ins(world: SimulatedWorld) -> dict[type, Callable[..., object]]:
+    """Return the stand-in for each class of workers, created with the arguments of the class.
+
+    A device's role and threads are its last arguments.
+    """
     return {
-        DeviceWorker: lambda *given: SimulatedDevice(world, given[-2]),
+        DeviceWorker: lambda *arguments: SimulatedDevice(world, arguments[-2]),
         PromptFeeder: lambda *_: SimulatedFeeder(world),
         RewardWorker: lambda *_: SimulatedRewards(world),
         WarehouseActor: lambda *, index, **_: SimulatedWarehouse(world.dock, index),
@@ -161,9 +165,9 @@ def stand_ins(world: World) -> dict[type, Callable[..., object]]:
 
 
 def _driver(
-    world: World, log: EventLog, folder: Path, around: Callable[[Workers], Workers]
+    world: SimulatedWorld, log: EventLog, folder: Path, around: Callable[[Workers], Workers]
 ) -> Driver:
-    """The run's own, on workers that `place` has started."""
+    """Create the run's own driver, on workers that `place` has started."""
     job = world.job
     actors = place(
         job,
@@ -191,17 +195,17 @@ def _driver(
 
 
 class SimulatedWatch:
-    """Looks at the dock again and again, as `RowWatch` does."""
+    """Polls the dock at intervals, as `RowWatch` does."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self._world, self._course = world, RowCourse()
-        world.clock.after(self._course.pause, self._look)
+        world.clock.after(self._course.pause, self._poll)
 
     def take(self) -> Rows | None:
-        """What was seen since the last call."""
+        """Return the row counts recorded since the last call."""
         return self._course.take()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         world = self._world
         self._course.add(world.clock.unix_seconds(), world.dock.counts())
-        world.clock.after(self._course.pause, self._look)
+        world.clock.after(self._course.pause, self._poll)

@@ -1,5 +1,4 @@
-"""Simulated runs of a job, each with a seed of its own, and what they say together. Called by the CLI and by
-`sweep`."""
+"""Simulated runs of a job with different seeds, and their combined results. The CLI and `sweep` call this."""
 
 import tempfile
 from collections.abc import Sequence
@@ -8,23 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.spec.rljob import RLJob
-from rljob_runtime.simulate.answers import Answers, Gathered, answers
+from rljob_runtime.simulate.answers import Answers, RunSummary, answers_of
 from rljob_runtime.simulate.costs import planned
 from rljob_runtime.simulate.draws import Lengths, lengths_of
 from rljob_runtime.simulate.fit import Measured
 from rljob_runtime.simulate.run import simulate, with_steps
 
 MOST_STEPS = 10
-"""Of a run, unless more are asked for."""
+"""Maximum steps of a run, unless the user requests more."""
 MEAN_SHARE, SIGMA = 0.4, 0.6
-"""Of lengths that nobody has said: the mean as a share of the longest, and how long their tail is."""
+"""Default lengths: the mean as a share of the maximum, and sigma of the log-normal distribution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """How jobs are simulated. seeds: runs of each. steps: of a run; None: the job's, MOST_STEPS at most.
-    lengths: as `lengths_of` reads them. price: of a device-hour. rates: see `rates_of`. measured: what a run
-    has shown, in place of arithmetic."""
+class SimulationSettings:
+    """How jobs are simulated.
+
+    seeds: runs of each. steps: of a run; None: the job's, at most MOST_STEPS. lengths: in the format of
+    `lengths_of`. price: of a device-hour. rates: see `rates_of`. measured: rates of a run, which replace the
+    arithmetic's.
+    """
 
     seeds: int = 3
     steps: int | None = None
@@ -33,8 +35,8 @@ class Asked:
     rates: Sequence[str] = ()
     measured: Measured | None = None
 
-    def drawn(self, longest: int) -> Lengths:
-        """Of responses of at most so many tokens. Raises InvalidJob."""
+    def response_lengths(self, longest: int) -> Lengths:
+        """Return the distribution of responses' lengths, at most `longest` tokens. Raises InvalidJob."""
         if self.lengths is None and self.measured is not None:
             return self.measured.lengths
         return lengths_of(
@@ -42,29 +44,33 @@ class Asked:
         )
 
 
-def answered(job: RLJob, *, base_dir: Path, asked: Asked, output: Path | None = None) -> Answers:
-    """output: where the first run's events go. Raises InvalidJob for what cannot be simulated, RljobError as
-    a run ends with it."""
-    resolved, costs, peak = planned(job, base_dir=base_dir, rates=asked.rates)
-    if asked.measured is not None:
-        costs = asked.measured.costs(costs)
-    drawn = asked.drawn(resolved.spec.batch.max_response_length)
+def simulate_seeds(
+    job: RLJob, *, base_dir: Path, settings: SimulationSettings, output: Path | None = None
+) -> Answers:
+    """Simulate the job once per seed. output: folder of the first run's events.
+
+    Raises InvalidJob for a job that cannot be simulated, RljobError if a run ends with it.
+    """
+    resolved, costs, peak = planned(job, base_dir=base_dir, rates=settings.rates)
+    if settings.measured is not None:
+        costs = settings.measured.costs(costs)
+    response_lengths = settings.response_lengths(resolved.spec.batch.max_response_length)
     total = resolved.spec.steps
-    cut = with_steps(resolved, min(total, asked.steps or MOST_STEPS))
+    cut = with_steps(resolved, min(total, settings.steps or MOST_STEPS))
     runs = []
     with ExitStack() as open_folders:
-        for seed in range(1, asked.seeds + 1):
+        for seed in range(1, settings.seeds + 1):
             folder = output if seed == 1 else None
             folder = folder or Path(open_folders.enter_context(tempfile.TemporaryDirectory()))
-            run = Gathered()
+            run = RunSummary()
             simulate(
                 cut,
                 costs=costs,
-                lengths=drawn,
+                lengths=response_lengths,
                 seed=seed,
                 folder=folder,
                 peak_bytes=peak,
                 subscriber=run.on_event,
             )
             runs.append(run)
-    return answers(job.metadata.name, runs, total_steps=total, price=asked.price)
+    return answers_of(job.metadata.name, runs, total_steps=total, price=settings.price)

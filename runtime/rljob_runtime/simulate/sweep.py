@@ -1,6 +1,7 @@
-"""Many jobs simulated in turn, a row each: one job with other fields, or several jobs. Called by the CLI.
+"""Simulate many jobs in turn, a row for each: one job with varied fields, or several jobs. The CLI calls
+this.
 
-What is refused is a row, too, with the reason.
+A refused job also has a row, with the reason.
 """
 
 import itertools
@@ -17,14 +18,14 @@ from rljob_plan.plan import model_problems
 from rljob_runtime.errors import RljobError
 from rljob_runtime.report.analysis.advice import merge_change
 from rljob_runtime.simulate.answers import Answers
-from rljob_runtime.simulate.several import Asked, answered
+from rljob_runtime.simulate.several import SimulationSettings, simulate_seeds
 
 MOST_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One job. answers: None where it is refused, for these reasons."""
+class SweepRow:
+    """The row of one job. answers: None if it is refused, for these reasons."""
 
     name: str
     answers: Answers | None
@@ -32,33 +33,36 @@ class Row:
 
     @property
     def idle(self) -> float:
-        """Share of all devices' time in which they do not work."""
+        """Return the share of all devices' time in which they do not work."""
         return sum(self.answers.idle.values()) if self.answers else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Rows in the order in which they were asked for."""
+    """Rows in the requested order."""
 
-    rows: Sequence[Row]
+    rows: Sequence[SweepRow]
 
     @property
     def first(self) -> Answers | None:
-        """Which others are compared with: the first that is not refused."""
+        """Return the answers that others are compared with: the first that is not refused."""
         return next((row.answers for row in self.rows if row.answers), None)
 
-    def linearity(self, row: Row) -> float | None:
-        """Tokens/s a device beside those of the first: 1 where n times the devices are n times as fast. None
-        where it is refused."""
+    def linearity(self, row: SweepRow) -> float | None:
+        """Return the tokens/s of a device relative to the first row: 1 if n times the devices are n times as
+        fast.
+
+        None if the job is refused.
+        """
         if row.answers is None or self.first is None:
             return None
         return row.answers.tokens_per_second.mean / self.first.tokens_per_second.mean
 
     def json(self) -> dict[str, Any]:
-        """For a file."""
+        """Return the rows as JSON values."""
         return {"rows": [self._row(row) for row in self.rows]}
 
-    def _row(self, row: Row) -> dict[str, Any]:
+    def _row(self, row: SweepRow) -> dict[str, Any]:
         if row.answers is None:
             return {"name": row.name, "refused": list(row.reasons)}
         return {
@@ -69,9 +73,13 @@ class Sweep:
         }
 
 
-def sweep_job(job: RLJob, texts: Iterable[str], *, base_dir: Path, asked: Asked) -> Sweep:
-    """The job with each combination of the values in `texts`, `KEY=a,b` each, see `changes_of`. Raises
-    InvalidJob for a text that cannot be read, or more than MOST_ROWS combinations."""
+def sweep_job(
+    job: RLJob, texts: Iterable[str], *, base_dir: Path, settings: SimulationSettings
+) -> Sweep:
+    """Simulate the job with each combination of the values in `texts`, each `KEY=a,b`, see `changes_of`.
+
+    Raises InvalidJob for a text that cannot be read, or more than MOST_ROWS combinations.
+    """
     axes = [changes_of(text) for text in texts]
     combined = list(itertools.product(*axes))
     if len(combined) > MOST_ROWS:
@@ -80,36 +88,40 @@ def sweep_job(job: RLJob, texts: Iterable[str], *, base_dir: Path, asked: Asked)
     manifest = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
     fixed = {key for axis in axes if len(axis) == 1 for key in axis[0]}
     rows = []
-    for parts in combined:
-        change = {key: value for part in parts for key, value in part.items()}
+    for axis_changes in combined:
+        change = {key: value for axis_change in axis_changes for key, value in axis_change.items()}
         varied = change if len(combined) == 1 else [key for key in change if key not in fixed]
         name = " ".join(f"{key}={_shown(change[key])}" for key in varied)
-        rows.append(_row(name, _changed(manifest, change), base_dir, asked))
+        rows.append(_row(name, _changed(manifest, change), base_dir, settings))
     return Sweep(rows=rows)
 
 
-def compare_jobs(files: Iterable[Path], *, asked: Asked) -> Sweep:
-    """The jobs of these files. Raises InvalidJob for one that cannot be read."""
+def compare_jobs(files: Iterable[Path], *, settings: SimulationSettings) -> Sweep:
+    """Simulate the jobs of these files. Raises InvalidJob for one that cannot be read."""
     jobs = [(file, load_job(file)) for file in files]
-    return Sweep(rows=[_row(str(file), job, file.parent, asked) for file, job in jobs])
+    return Sweep(rows=[_row(str(file), job, file.parent, settings) for file, job in jobs])
 
 
 def changes_of(text: str) -> list[dict[str, Any]]:
-    """Of `KEY=a,b`: what each value changes, by path in the spec. `K1+K2=a+b,c+d` changes several keys at a
-    time. Values are YAML; null takes a key away. Raises InvalidJob."""
-    left, equals, right = text.partition("=")
-    keys = [key.strip().removeprefix("spec.") for key in left.split("+")]
-    parts = [part.split("+") if len(keys) > 1 else [part] for part in right.split(",")]
-    if not equals or not all(keys) or not all(all(part) for part in parts):
+    """Parse `KEY=a,b`: return the changes of each value, by path in the spec.
+
+    `K1+K2=a+b,c+d` changes several keys together. Values are YAML; null removes a key. Raises InvalidJob.
+    """
+    key_text, equals, value_text = text.partition("=")
+    keys = [key.strip().removeprefix("spec.") for key in key_text.split("+")]
+    value_lists = [
+        values.split("+") if len(keys) > 1 else [values] for values in value_text.split(",")
+    ]
+    if not equals or not all(keys) or not all(all(values) for values in value_lists):
         _refuse(text, "names no key with values; write accelerator.nodes=2,4,8 or the like")
-    if any(len(part) != len(keys) for part in parts):
-        _refuse(text, f"has {len(keys)} keys; write as many values each time: {left}=1+2,3+4")
+    if any(len(values) != len(keys) for values in value_lists):
+        _refuse(text, f"has {len(keys)} keys; write as many values each time: {key_text}=1+2,3+4")
     return [
         {
             key: parse_yaml(value, name=f"--sweep {key}")
-            for key, value in zip(keys, part, strict=True)
+            for key, value in zip(keys, values, strict=True)
         }
-        for part in parts
+        for values in value_lists
     ]
 
 
@@ -122,58 +134,64 @@ def _shown(value: Any) -> str:
 
 
 def _changed(manifest: Mapping[str, Any], change: Mapping[str, Any]) -> RLJob | InvalidJob:
-    """The job with values at paths of its spec, or why there is none."""
+    """Return the job with values at paths of its spec, or the reason why it is invalid."""
     for path, value in change.items():
-        part = value
+        nested = value
         for key in reversed(f"spec.{path}".split(".")):
-            part = {key: part}
-        manifest = merge_change(manifest, part)
+            nested = {key: nested}
+        manifest = merge_change(manifest, nested)
     try:
         return read_job(manifest)
     except InvalidJob as invalid:
         return invalid
 
 
-def _row(name: str, job: RLJob | InvalidJob, base_dir: Path, asked: Asked) -> Row:
+def _row(
+    name: str, job: RLJob | InvalidJob, base_dir: Path, settings: SimulationSettings
+) -> SweepRow:
     try:
         if isinstance(job, InvalidJob):
             raise job
         if problems := model_problems(job, base_dir=base_dir):
             raise InvalidJob(problems)
-        return Row(name=name, answers=answered(job, base_dir=base_dir, asked=asked))
+        return SweepRow(
+            name=name, answers=simulate_seeds(job, base_dir=base_dir, settings=settings)
+        )
     except InvalidJob as invalid:
-        return Row(name=name, answers=None, reasons=[str(problem) for problem in invalid.problems])
+        return SweepRow(
+            name=name, answers=None, reasons=[str(problem) for problem in invalid.problems]
+        )
     except RljobError as error:
-        return Row(name=name, answers=None, reasons=[str(error)])
+        return SweepRow(name=name, answers=None, reasons=[str(error)])
 
 
-def sweep_text(found: Sweep) -> str:
-    """What a user reads."""
-    return "\n".join(_lines(found))
+def sweep_text(sweep: Sweep) -> str:
+    """Return the sweep as text for the user."""
+    return "\n".join(_lines(sweep))
 
 
-def _lines(found: Sweep) -> Iterator[str]:
-    width = max(len(row.name) for row in found.rows)
+def _lines(sweep: Sweep) -> Iterator[str]:
+    width = max(len(row.name) for row in sweep.rows)
     heads = ("devices", "tokens/s a device", "linearity", "   a step", "   idle")
-    if found.first is not None:
-        priced = found.first.cost is not None
-        runs = "1 run" if found.first.seeds == 1 else f"{found.first.seeds} runs"
-        yield f"{found.first.job}: {runs} of {found.first.steps} steps in virtual time each"
+    if sweep.first is not None:
+        priced = sweep.first.cost is not None
+        runs = "1 run" if sweep.first.seeds == 1 else f"{sweep.first.seeds} runs"
+        yield f"{sweep.first.job}: {runs} of {sweep.first.steps} steps in virtual time each"
         yield ""
         yield "  ".join([" " * width, *heads, *(["cost"] if priced else [])])
-    for row in found.rows:
+    for row in sweep.rows:
         if row.answers is None:
             yield f"{row.name:{width}s}  refused: {row.reasons[0]}"
             continue
-        told = row.answers
+        answers = row.answers
         cells = [
-            f"{told.devices:,}",
-            f"{told.tokens_per_second.mean:,.4g}",
-            f"{100 * (found.linearity(row) or 0.0):.1f} %",
-            f"{told.seconds.mean:.4g} s",
+            f"{answers.devices:,}",
+            f"{answers.tokens_per_second.mean:,.4g}",
+            f"{100 * (sweep.linearity(row) or 0.0):.1f} %",
+            f"{answers.seconds.mean:.4g} s",
             f"{100 * row.idle:.1f} %",
         ]
-        padded = [f"{cell:>{max(len(head), 7)}s}" for cell, head in zip(cells, heads, strict=True)]
-        if told.cost is not None:
-            padded.append(f"{told.cost.mean:,.4g}")
-        yield "  ".join([f"{row.name:{width}s}", *padded])
+        columns = [f"{cell:>{max(len(head), 7)}s}" for cell, head in zip(cells, heads, strict=True)]
+        if answers.cost is not None:
+            columns.append(f"{answers.cost.mean:,.4g}")
+        yield "  ".join([f"{row.name:{width}s}", *columns])

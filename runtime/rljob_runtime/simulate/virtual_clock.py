@@ -1,8 +1,7 @@
-"""Virtual time: what is to happen, in order, and who waits for it.
+"""Virtual time: a queue of future events, and the calls that wait for them.
 
-The driver runs on it in the one thread that there is: where it waits for calls, the clock carries out what
-comes before they end. Work that takes time is a generator, which yields seconds, or a call whose result it
-waits for.
+The driver runs on it in a single thread: while it waits for calls, the clock processes the events before they
+end. Work that takes time is a generator, which yields seconds, or a call whose result it waits for.
 """
 
 import heapq
@@ -16,15 +15,15 @@ from typing import Any
 from rljob_runtime.errors import RljobError
 from rljob_runtime.processes.workers import Call
 
-LOOK_SECONDS = 10.0
-"""Who waits only to look around after a moment does so this often: between events nothing can be seen."""
+MIN_WAIT_SECONDS = 10.0
+"""Minimum length of a wait for calls: between events nothing changes that a shorter wait could observe."""
 
 Work = Generator[Any, Any, Any]
-"""Yields seconds that pass, or a `VirtualCall`, whose result it is given. Returns the result of the work."""
+"""Yields seconds that pass, or a `VirtualCall`, whose result is sent back. Returns the result of the work."""
 
 
-class Watch:
-    """Somebody waits for so many calls."""
+class PendingWait:
+    """A wait for a number of calls. over: whether it has ended."""
 
     __slots__ = ("left", "on_failure", "over")
 
@@ -33,33 +32,33 @@ class Watch:
         self.over = left <= 0
 
     def ended(self, *, failed: bool) -> None:
-        """One of them has."""
+        """Record that one of the calls has ended."""
         self.left -= 1
         self.over |= self.left <= 0 or (failed and self.on_failure)
 
 
 class VirtualCall(Future[Any]):
-    """A call that ends in virtual time. watches: of those who wait for it."""
+    """A call that ends in virtual time. watches: the waits for it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.watches: list[Watch] = []
+        self.watches: list[PendingWait] = []
 
     def settle(self, value: Any) -> None:
-        """It has ended well."""
+        """End the call with a result."""
         self.set_result(value)
         for watch in self.watches:
             watch.ended(failed=False)
 
     def fail(self, error: BaseException) -> None:
-        """It has ended with an error."""
+        """End the call with an error."""
         self.set_exception(error)
         for watch in self.watches:
             watch.ended(failed=True)
 
 
 class VirtualClock:
-    """begins: unix seconds. events: carried out so far."""
+    """A clock whose time passes only by events. begins: unix seconds. events: number processed so far."""
 
     def __init__(self, begins: float) -> None:
         self.seconds = 0.0
@@ -70,29 +69,33 @@ class VirtualClock:
         self._numbers = itertools.count()
 
     def unix_seconds(self) -> float:
+        """Return the virtual time in unix seconds."""
         return self._begins + self.seconds
 
     def monotonic(self) -> float:
+        """Return the virtual seconds since the start."""
         return self.seconds
 
     def sleep(self, seconds: float) -> None:
+        """Process the events of the next seconds."""
         self._pass(self.seconds + seconds, ())
 
     def wait(
         self, calls: Sequence[Call], *, seconds: float, until: str, groups: Sequence[Sequence[Call]]
     ) -> None:
+        """Process events until the calls have ended as `until` requires, or the seconds have passed."""
         if seconds <= 0:
             return
         groups = [group for group in groups if group]
         watches = self._watches(calls, until, groups)
-        self._pass(self.seconds + max(seconds, LOOK_SECONDS if calls else 0.0), watches)
+        self._pass(self.seconds + max(seconds, MIN_WAIT_SECONDS if calls else 0.0), watches)
 
     def soon(self, do: Callable[[], None]) -> None:
-        """Do it now, behind what else is to be done now."""
+        """Run the function at the current time, after all events that are already due."""
         self._soon.append(do)
 
     def after(self, seconds: float, do: Callable[[], None]) -> None:
-        """Do it in so many seconds."""
+        """Run the function after so many seconds."""
         heapq.heappush(self._later, (self.seconds + seconds, next(self._numbers), do))
 
     def carry_out(self, work: Work, call: VirtualCall) -> None:
@@ -100,9 +103,9 @@ class VirtualClock:
         self._go_on(work, call, None)
 
     def _go_on(self, work: Work, call: VirtualCall, value: Any, error: Any = None) -> None:
-        """Until it waits for what is not there yet."""
+        """Continue work until it waits for a call that has not ended."""
         while True:
-            if call.done():  # whoever did it has died
+            if call.done():  # its worker has died
                 work.close()
                 return
             try:
@@ -127,9 +130,8 @@ class VirtualClock:
         value = None if error is not None else ended.result(timeout=0)
         self.soon(partial(self._go_on, work, call, value, error))
 
-    def _pass(self, end: float, watches: Sequence[Watch]) -> None:
-        """Carry out what comes until somebody is not watched any more, all of its moment with it, or the
-        end."""
+    def _pass(self, end: float, watches: Sequence[PendingWait]) -> None:
+        """Process events until a wait is over, including all events of that moment, or until the end."""
         over = any(watch.over for watch in watches)
         while not over or self._due(self.seconds):
             if over and not self._due(self.seconds):
@@ -154,27 +156,30 @@ class VirtualClock:
     @staticmethod
     def _watches(
         calls: Sequence[Call], until: str, groups: Sequence[Sequence[Call]]
-    ) -> list[Watch]:
-        left = [call for call in calls if not call.done()]
-        failed = len(left) < len(calls) and any(
+    ) -> list[PendingWait]:
+        unfinished = [call for call in calls if not call.done()]
+        failed = len(unfinished) < len(calls) and any(
             call.exception(timeout=0) is not None for call in calls if call.done()
         )
         if groups or until == FIRST_EXCEPTION:
-            first = [
-                Watch(len(left) if until == FIRST_EXCEPTION else 1 + len(left), on_failure=True)
+            waits = [
+                PendingWait(
+                    len(unfinished) if until == FIRST_EXCEPTION else 1 + len(unfinished),
+                    on_failure=True,
+                )
             ]
-            first[0].over |= failed
+            waits[0].over |= failed
         elif until == ALL_COMPLETED:
-            first = [Watch(len(left), on_failure=False)]
+            waits = [PendingWait(len(unfinished), on_failure=False)]
         else:
             assert until == FIRST_COMPLETED, until
-            first = [Watch(int(len(left) == len(calls)), on_failure=False)]
-        for call in left:
-            call.watches = [*first]  # type: ignore[attr-defined]  # all are of this clock
+            waits = [PendingWait(int(len(unfinished) == len(calls)), on_failure=False)]
+        for call in unfinished:
+            call.watches = [*waits]  # type: ignore[attr-defined]  # all are of this clock
         for group in groups:
-            own = [call for call in group if not call.done()]
-            watch = Watch(len(own), on_failure=False)
-            for call in own:
+            pending = [call for call in group if not call.done()]
+            watch = PendingWait(len(pending), on_failure=False)
+            for call in pending:
                 call.watches.append(watch)  # type: ignore[attr-defined]
-            first.append(watch)
-        return first
+            waits.append(watch)
+        return waits

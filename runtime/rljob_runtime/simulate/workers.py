@@ -1,7 +1,7 @@
-"""The third way to carry out the seam for workers: objects of this process, whose work takes virtual time.
+"""The third implementation of the workers' interface: objects of this process, whose work takes virtual time.
 
-`place` and the driver start and call them as they do processes. Which object stands for which class is told
-by whoever makes `SimulatedWorkers`; a method that is a generator takes time, every other one is done at once.
+`place` and the driver start and call them like processes. `SimulatedWorkers` receives the stand-in for each
+class. A method that is a generator takes time; every other one ends immediately.
 """
 
 from collections import deque
@@ -16,11 +16,11 @@ from rljob_runtime.processes.workers import Anywhere, Call, Home, Worker
 from rljob_runtime.simulate.virtual_clock import VirtualCall, VirtualClock
 
 Make = Callable[..., object]
-"""Of what stands for a worker, by the arguments that the worker has."""
+"""Creates a worker's stand-in from the worker's arguments."""
 
 
 class SimulatedWorkers(Anywhere):
-    """Workers of one run. stand_ins: by the class that they stand for."""
+    """Workers of one run. stand_ins: by the class that they replace."""
 
     host = "simulated"
 
@@ -28,6 +28,7 @@ class SimulatedWorkers(Anywhere):
         self._clock, self._stand_ins = clock, stand_ins
 
     def hold_ports(self, count: int) -> list[int]:
+        """Return placeholders for ports, since nothing listens."""
         return [0] * count
 
     def start(
@@ -37,90 +38,98 @@ class SimulatedWorkers(Anywhere):
         home: Home,
         name: str | None = None,
         restarts: bool = False,
-        **named: Any,
+        **keywords: Any,
     ) -> Worker:
-        return SimulatedWorker(self._clock, self._stand_ins[kind](*arguments, **named))
+        """Create the stand-in for a worker of this class."""
+        return SimulatedWorker(self._clock, self._stand_ins[kind](*arguments, **keywords))
 
     def end(self, worker: Any) -> None:
+        """End a worker, whose calls fail."""
         worker.die()
 
     def dead(self, workers: Sequence[Any]) -> list[bool]:
+        """Return whether each of the workers has died."""
         return [worker.has_died for worker in workers]
 
 
 class SimulatedWorker:
-    """A worker, and the calls that it owes: one is carried out after the other."""
+    """A worker, and its pending calls, which are carried out one after the other."""
 
     def __init__(self, clock: VirtualClock, stand_in: object) -> None:
         self.stand_in = stand_in
         self.has_died = False
         self._clock = clock
         self._waiting: deque[tuple[VirtualCall, str, tuple[Any, ...]]] = deque()
-        self._now: VirtualCall | None = None
+        self._current_call: VirtualCall | None = None
 
     def __getattr__(self, name: str) -> Callable[..., Call]:
         if name.startswith("_"):
             raise AttributeError(name)
 
         def call(*arguments: Any) -> Call:
-            made = VirtualCall()
-            self._waiting.append((made, name, arguments))
-            if self._now is None:
+            pending = VirtualCall()
+            self._waiting.append((pending, name, arguments))
+            if self._current_call is None:
                 self._next()
-            return made
+            return pending
 
         return call
 
     def die(self) -> None:
-        """Now; what it owes fails, and so does what it is asked from now on."""
+        """Die immediately; pending calls fail, and so do later ones."""
         self.has_died = True
-        owed = [self._now] if self._now is not None else []
+        owed = [self._current_call] if self._current_call is not None else []
         owed += [call for call, _, _ in self._waiting]
         self._waiting.clear()
-        self._now = None
+        self._current_call = None
         for call in owed:
             call.fail(_death())
 
     def _next(self) -> None:
-        """Carry out what it was asked first, and what it can of the rest."""
-        while self._waiting and self._now is None:
+        """Carry out the first pending call, and further ones until one takes time."""
+        while self._waiting and self._current_call is None:
             call, method, arguments = self._waiting.popleft()
             if self.has_died:
                 call.fail(_death())
                 continue
-            first = [each for each in arguments if isinstance(each, Future) and not each.done()]
-            if first:
-                self._now = call
-                first[0].add_done_callback(partial(self._again, (call, method, arguments)))
+            unfinished = [
+                argument
+                for argument in arguments
+                if isinstance(argument, Future) and not argument.done()
+            ]
+            if unfinished:
+                self._current_call = call
+                unfinished[0].add_done_callback(partial(self._retry, (call, method, arguments)))
                 return
             self._begin(call, method, arguments)
 
-    def _again(self, owed: tuple[VirtualCall, str, tuple[Any, ...]], _: Call) -> None:
-        """What one of its arguments waited for is there."""
-        if self._now is owed[0]:
-            self._now = None
+    def _retry(self, owed: tuple[VirtualCall, str, tuple[Any, ...]], _: Call) -> None:
+        """Put a call back into the queue after one of its arguments has ended."""
+        if self._current_call is owed[0]:
+            self._current_call = None
             self._waiting.appendleft(owed)
             self._clock.soon(self._next)
 
     def _begin(self, call: VirtualCall, method: str, arguments: tuple[Any, ...]) -> None:
         try:
-            given = [
-                each.result(timeout=0) if isinstance(each, Future) else each for each in arguments
+            values = [
+                argument.result(timeout=0) if isinstance(argument, Future) else argument
+                for argument in arguments
             ]
-            found = getattr(self.stand_in, method)(*given)
+            result = getattr(self.stand_in, method)(*values)
         except RljobError as error:
             call.fail(error)
             return
-        if not isinstance(found, GeneratorType):
-            call.settle(found)
+        if not isinstance(result, GeneratorType):
+            call.settle(result)
             return
-        self._now = call
+        self._current_call = call
         call.add_done_callback(self._ended)
-        self._clock.carry_out(found, call)
+        self._clock.carry_out(result, call)
 
     def _ended(self, call: Call) -> None:
-        if self._now is call:
-            self._now = None
+        if self._current_call is call:
+            self._current_call = None
             if self._waiting:
                 self._clock.soon(self._next)
 

@@ -1,7 +1,7 @@
-"""One optimizer step in the making: gradients and metrics of the micro-batches that came so far.
+"""Gradients and metrics accumulated over the micro-batches of an optimizer step in progress.
 
-Made by the update engine. The global counts that a mean is taken over are known only once all of the
-batch is there, so losses are added up undivided and their sum is divided at the end.
+The update engine creates an `Accumulation`. The global counts that a mean is taken over are known only after
+the full batch arrived. Losses are therefore summed undivided, and their sum is divided at the end.
 """
 
 # T response tokens of all samples together
@@ -21,7 +21,7 @@ from rljob_runtime.update.step_gradients import StepGradients
 
 LossFn = Callable[[Tensor, SampleBatch, Totals], LossOutput]
 Forward = Callable[[SampleBatch], TokenLogprobs]
-"""Log-probs and entropies of a micro-batch."""
+"""Returns log-probs and entropies of a micro-batch."""
 
 NO_SAMPLES = SampleBatch(prompts=[], group_of_B=torch.zeros(0, dtype=torch.int64), responses=[])
 ONE_TOKEN = SampleBatch(
@@ -33,20 +33,20 @@ UNDIVIDED = Totals(num_tokens=1, num_sequences=1)
 
 
 class Pipeline(Protocol):
-    """Micro-batches through the stages of several ranks, and backward where there is a loss."""
+    """Runs micro-batches through the stages of several ranks, and backward if there is a loss."""
 
     def __call__(
         self, batches: Sequence[SampleBatch], *, loss: MicroBatchLoss | None
     ) -> list[TokenLogprobs]:
-        """What the model says of each, without gradient, on all ranks."""
+        """Return the model's outputs for each micro-batch, without gradient, on all ranks."""
         ...
 
 
 class Accumulation:
-    """Gradients go into `gradients`, which live until `discard`. counts: of this replica's samples.
+    """Accumulates gradients in `gradients`, which live until `discard`. counts: of this replica's samples.
 
-    passes_meet: passes of other replicas wait for this one's. pipeline: takes all micro-batches at once, when
-    the last has come; `forward` then is without gradient.
+    passes_meet: passes of other replicas wait for this one's. pipeline: receives all micro-batches together
+    after the last one arrived; `forward` is then without gradient.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Accumulation:
         self._mean_over: str | None = None
 
     def add(self, batch: SampleBatch, *, teaches: bool = True) -> None:
-        """Take a micro-batch in; one that does not teach has no gradient and is computed forward alone.
+        """Add a micro-batch; one that does not teach has no gradient and only runs the forward pass.
 
-        One without tokens goes along with a token that counts in nothing, where passes meet.
+        If passes meet, a micro-batch without tokens runs a dummy token that counts in no sum.
         """
         if self._pipeline is not None:
             self._waiting.append((batch, teaches))
@@ -82,7 +82,7 @@ class Accumulation:
             self._take(batch)
 
     def close(self) -> None:
-        """All samples are in: a rank that had none names its metrics all the same."""
+        """End the batch: a rank without samples still registers the names of its metrics."""
         if self._pipeline is not None:
             for teaches in (True, False):
                 self._pass_on([b for b, does in self._waiting if does == teaches], teaches=teaches)
@@ -92,7 +92,7 @@ class Accumulation:
                 self._take(NO_SAMPLES)
 
     def divide(self, totals: Totals) -> None:
-        """Make means of the sums. totals: over all replicas."""
+        """Turn sums into means. totals: over all replicas."""
         by = totals.num_tokens if self._mean_over == "tokens" else totals.num_sequences
         self.metrics.loss /= max(by, 1)
         self.gradients.divide(max(by, 1))
@@ -102,45 +102,55 @@ class Accumulation:
         self.gradients.free()
 
     def _take(self, batch: SampleBatch) -> None:
-        found = self._forward(batch)
-        loss, output = self._loss_of(found, batch)
+        token_logprobs = self._forward(batch)
+        loss, output = self._loss_of(token_logprobs, batch)
         self._backward(loss)
-        self._record(batch, found, loss, output)
+        self._record(batch, token_logprobs, loss, output)
 
     def _pass_on(self, batches: list[SampleBatch], *, teaches: bool) -> None:
-        """Micro-batches through the pipeline."""
+        """Run micro-batches through the pipeline."""
         assert self._pipeline is not None
 
-        def loss_of(number: int, said: TokenLogprobs) -> Tensor:
+        def loss_of(number: int, token_logprobs: TokenLogprobs) -> Tensor:
             batch = batches[number]
-            return self._loss_of(said, batch)[0] if batch.num_tokens else said.logprobs_T.sum() * 0
+            return (
+                self._loss_of(token_logprobs, batch)[0]
+                if batch.num_tokens
+                else token_logprobs.logprobs_T.sum() * 0
+            )
 
         go_along = ONE_TOKEN if self._passes_meet else NO_SAMPLES
         passes = [batch if batch.num_tokens else go_along for batch in batches]
-        found = self._pipeline(passes, loss=loss_of if teaches else None)
+        outputs = self._pipeline(passes, loss=loss_of if teaches else None)
         with torch.no_grad():
-            for batch, said in zip(batches, found, strict=True):
-                of_batch = said if batch.num_tokens else self._forward(batch)
+            for batch, token_logprobs in zip(batches, outputs, strict=True):
+                of_batch = token_logprobs if batch.num_tokens else self._forward(batch)
                 self._record(batch, of_batch, *self._loss_of(of_batch, batch))
 
-    def _loss_of(self, found: TokenLogprobs, batch: SampleBatch) -> tuple[Tensor, LossOutput]:
+    def _loss_of(
+        self, token_logprobs: TokenLogprobs, batch: SampleBatch
+    ) -> tuple[Tensor, LossOutput]:
         counts = Totals.of([batch])
-        output = self._loss(found.logprobs_T.cpu(), batch, UNDIVIDED)  # samples are on the host
+        # The loss is on the host, where samples are.
+        output = self._loss(token_logprobs.logprobs_T.cpu(), batch, UNDIVIDED)
         loss = output.loss
-        if found.router_load is not None and found.router_load.coefficient:
+        if token_logprobs.router_load is not None and token_logprobs.router_load.coefficient:
             # The balance of each micro-batch counts as much as what the loss is a mean over.
             size = counts.num_tokens if output.mean_over == "tokens" else counts.num_sequences
             loss = (
-                loss + found.router_load.coefficient * size * found.router_load.balance_loss().cpu()
+                loss
+                + token_logprobs.router_load.coefficient
+                * size
+                * token_logprobs.router_load.balance_loss().cpu()
             )
         return loss, output
 
     def _record(
-        self, batch: SampleBatch, found: TokenLogprobs, loss: Tensor, output: LossOutput
+        self, batch: SampleBatch, token_logprobs: TokenLogprobs, loss: Tensor, output: LossOutput
     ) -> None:
         counts = Totals.of([batch])
         self.counts += counts
-        self.metrics.add(loss, output, found, num_tokens=counts.num_tokens)
+        self.metrics.add(loss, output, token_logprobs, num_tokens=counts.num_tokens)
         self._mean_over = output.mean_over
 
     def _backward(self, loss: Tensor) -> None:
@@ -150,6 +160,6 @@ class Accumulation:
 
 
 def add_all(into: Accumulation, batches: Iterable[SampleBatch], *, teaches: bool = True) -> None:
-    """Take several micro-batches in, in order."""
+    """Add several micro-batches in order."""
     for batch in batches:
         into.add(batch, teaches=teaches)

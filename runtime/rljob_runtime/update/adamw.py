@@ -1,7 +1,7 @@
 """AdamW (arXiv:1711.05101) over parameters by name, with a state that is flat tensors by name.
 
-The arithmetic is torch's functional AdamW; its optimizer class would spend 3.5 s of every worker's
-start on importing the compiler. Called by the update engine, which gives the learning rate.
+The arithmetic is torch's functional AdamW; its optimizer class would spend 3.5 s of every worker's start on
+importing the compiler. The update engine calls this and passes the learning rate.
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from rljob_runtime.update.precision import main_dtype, main_weights, needs_main
 
 
 class AdamW:
-    """Steps parameters by their `grad`. Weight decay spares vectors: norms and biases.
+    """Steps parameters by their `grad`. Weight decay skips vectors: norms and biases.
 
-    Of parameters below single precision it steps float32 main weights, and rounds these into them.
+    For parameters below single precision it steps float32 main weights and rounds these into the parameters.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], settings: Optimizer) -> None:
@@ -33,7 +33,7 @@ class AdamW:
         self._moments: Moments = (Float8Moments if in_float8 else WideMoments)(self._stepped)
 
     def step(self, learning_rate: float) -> None:
-        """Apply the gradients."""
+        """Apply the gradients to all parameters."""
         matrices = [name for name, p in self._parameters.items() if p.ndim >= 2]
         vectors = [name for name, p in self._parameters.items() if p.ndim < 2]
         self._apply(matrices, learning_rate, self._settings.weight_decay)
@@ -43,8 +43,10 @@ class AdamW:
             self._parameters[name].detach().copy_(main)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """`main.<name>` where there are main weights, the moments' and `adamw_step`; the live tensors, not
-        copies."""
+        """Return the moments, `adamw_step`, and `main.<name>` if there are main weights.
+
+        These are the live tensors, not copies.
+        """
         return {
             **{f"main.{name}": main for name, main in self._main.items()},
             **self._moments.state_dict(),
@@ -53,16 +55,16 @@ class AdamW:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Copy a `state_dict`. Raises CheckpointError, with nothing copied, if it does not fit."""
-        held = self.state_dict()
-        missing, unknown = sorted(set(held) - set(state)), sorted(set(state) - set(held))
-        wrong = sorted(n for n in set(held) & set(state) if held[n].shape != state[n].shape)
+        live = self.state_dict()
+        missing, unknown = sorted(set(live) - set(state)), sorted(set(state) - set(live))
+        wrong = sorted(n for n in set(live) & set(state) if live[n].shape != state[n].shape)
         if missing or unknown or wrong:
             raise CheckpointError(
                 f"the optimizer's state does not fit the model: missing {missing}, unknown "
                 f"{unknown}, of another shape {wrong}; resume with the model, the "
                 "spec.update.dtype and the momentsDtype that it was saved with"
             )
-        for name, tensor in held.items():
+        for name, tensor in live.items():
             tensor.copy_(state[name])
 
     @torch.no_grad()
@@ -71,14 +73,14 @@ class AdamW:
         gradients = {name: _gradient(self._parameters[name], name) for name in names}
         if not names:
             return
-        for part in self._moments.parts(weights, gradients, step=int(self._num_steps)):
+        for chunk in self._moments.chunks(weights, gradients, step=int(self._num_steps)):
             adamw(
-                part.weights,
-                part.gradients,
-                part.first,
-                part.second,
+                chunk.weights,
+                chunk.gradients,
+                chunk.first,
+                chunk.second,
                 [],
-                [self._num_steps.clone() for _ in part.weights],  # each of them is counted up
+                [self._num_steps.clone() for _ in chunk.weights],  # AdamW increments each of them
                 fused=True,
                 amsgrad=False,
                 beta1=self._settings.beta1,
@@ -91,7 +93,7 @@ class AdamW:
 
 
 def state_bytes(parameters: Mapping[str, Tensor], settings: Optimizer) -> int:
-    """Of AdamW's state of these parameters, but for its counter."""
+    """Return the bytes of AdamW's state for these parameters, without its step counter."""
     total = 0
     for parameter in parameters.values():
         items, wide = parameter.numel(), main_dtype(parameter).itemsize

@@ -1,7 +1,7 @@
-"""Parameters end to end in buckets, so that a collective moves many at once, and what a rank owns of them.
+"""Group parameters into buckets, so that a collective moves many in one call, and compute a rank's share.
 
-Called by `gradients` and `zero`. Without torch. Buckets go from the last parameter to the first, as their
-gradients come.
+`gradients` and `zero` call this; it imports no torch. Buckets go from the last parameter to the first, in the
+order in which gradients arrive.
 """
 
 from collections.abc import Mapping
@@ -11,65 +11,68 @@ BUCKET_ITEMS = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Items [start, stop) of a parameter, from `place` on in a bucket."""
+class BucketSlice:
+    """Items [start, stop) of a parameter, stored from `offset` on in a bucket."""
 
     name: str
     start: int
     stop: int
-    place: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Whole parameters. items: with what is added to split it evenly over `ranks`."""
+    """Full parameters laid end to end. items: including padding that splits the bucket evenly over
+    `ranks`."""
 
-    pieces: tuple[Piece, ...]
+    slices: tuple[BucketSlice, ...]
     items: int
     ranks: int
 
     def slice_of(self, rank: int) -> slice:
-        """The rank's part of the bucket."""
-        part = self.items // self.ranks
-        return slice(rank * part, (rank + 1) * part)
+        """Return the rank's slice of the bucket."""
+        size = self.items // self.ranks
+        return slice(rank * size, (rank + 1) * size)
 
-    def owned(self, rank: int) -> list[Piece]:
-        """The rank's part of each parameter of which it has one; places count from the part's begin."""
-        own = self.slice_of(rank)
-        found: list[Piece] = []
-        for whole in self.pieces:
-            first = max(whole.place, own.start)
-            last = min(whole.place + whole.stop, own.stop)
+    def owned_slices(self, rank: int) -> list[BucketSlice]:
+        """Return the rank's slice of each parameter that it owns part of; offsets are within the rank's
+        slice."""
+        rank_slice = self.slice_of(rank)
+        owned: list[BucketSlice] = []
+        for full in self.slices:
+            first = max(full.offset, rank_slice.start)
+            last = min(full.offset + full.stop, rank_slice.stop)
             if first < last:
-                found.append(
-                    Piece(
-                        name=whole.name,
-                        start=first - whole.place,
-                        stop=last - whole.place,
-                        place=first - own.start,
+                owned.append(
+                    BucketSlice(
+                        name=full.name,
+                        start=first - full.offset,
+                        stop=last - full.offset,
+                        offset=first - rank_slice.start,
                     )
                 )
-        return found
+        return owned
 
 
 def plan_buckets(
     sizes: Mapping[str, int], ranks: int, *, bucket_items: int = BUCKET_ITEMS
 ) -> list[Bucket]:
-    """Buckets of at most `bucket_items`, or of one larger parameter, from the last parameter to the first.
+    """Create buckets of at most `bucket_items`, or of one larger parameter, from the last parameter to the
+    first.
 
     sizes: items of each parameter, in the order of the forward pass.
     """
     buckets: list[Bucket] = []
-    pieces: list[Piece] = []
+    slices: list[BucketSlice] = []
     filled = 0
     for name, size in reversed(list(sizes.items())):
-        if pieces and filled + size > bucket_items:
-            buckets.append(_bucket(pieces, filled, ranks))
-            pieces, filled = [], 0
-        pieces.append(Piece(name=name, start=0, stop=size, place=filled))
+        if slices and filled + size > bucket_items:
+            buckets.append(_bucket(slices, filled, ranks))
+            slices, filled = [], 0
+        slices.append(BucketSlice(name=name, start=0, stop=size, offset=filled))
         filled += size
-    return [*buckets, _bucket(pieces, filled, ranks)] if pieces else buckets
+    return [*buckets, _bucket(slices, filled, ranks)] if slices else buckets
 
 
-def _bucket(pieces: list[Piece], filled: int, ranks: int) -> Bucket:
-    return Bucket(pieces=tuple(pieces), items=-(-filled // ranks) * ranks, ranks=ranks)
+def _bucket(slices: list[BucketSlice], filled: int, ranks: int) -> Bucket:
+    return Bucket(slices=tuple(slices), items=-(-filled // ranks) * ranks, ranks=ranks)

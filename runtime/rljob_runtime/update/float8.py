@@ -1,10 +1,10 @@
-"""AdamW's moments in 8 bits: e4m3 (1 sign, 4 exponent, 3 mantissa bits) with a float32 scale a block.
+"""AdamW's moments in 8 bits: e4m3 (1 sign, 4 exponent, 3 mantissa bits) with a float32 scale per block.
 
-Called by `moments`. Blocks are those of arXiv:2110.02861. A moment is read, averaged with a gradient and
-rounded again in every step: rounded to nearest it would stand still, as 5 % are less than half the distance
-to the next value (arXiv:2603.16731), so that rounding is by chance, with the right mean. Of the second moment
-the square root is held, which spans twice the exponents; it never becomes 0 where it was not, which would
-make a step as large as epsilon allows (arXiv:2309.01507).
+`moments` calls this. Blocks are those of arXiv:2110.02861. Each step reads a moment, averages it with a
+gradient and rounds it again. Rounding to nearest would leave it unchanged, since 5 % are less than half the
+distance to the next value (arXiv:2603.16731). Rounding is therefore stochastic, with the right mean. The
+second moment is stored as its square root, which covers twice the exponents. It never rounds to 0 from a
+nonzero value, which would make a step as large as epsilon allows (arXiv:2309.01507).
 """
 
 # B blocks, S values of a block
@@ -19,25 +19,28 @@ from torch import Tensor
 BLOCK = 256
 LARGEST, LEAST_NORMAL = 448.0, 2.0**-6
 DROPPED_BITS = 20
-"""Of float32's 23 bits behind the point, those that e4m3 has not."""
+"""How many of float32's 23 mantissa bits e4m3 lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Float8:
-    """A tensor of any shape. codes: bytes, of that shape. scales: what a block's values are multiplied by."""
+    """A tensor of any shape in 8 bits.
+
+    codes: bytes, of that shape. scales: factors that a block's values are multiplied by.
+    """
 
     codes: Tensor
     scales: Tensor
 
     @classmethod
     def zeros_like(cls, tensor: Tensor) -> Self:
-        """Of the tensor's shape, on its device."""
+        """Create zeros in the tensor's shape and on its device."""
         codes = torch.zeros_like(tensor, dtype=torch.uint8)
         scales = torch.zeros(-(-tensor.numel() // BLOCK), device=tensor.device)
         return cls(codes, scales)
 
     def read(self, items: slice) -> Tensor:
-        """Some of the values in float32, flat. items: from a block's first on."""
+        """Return some of the values in float32, flat. items: starts at the first item of a block."""
         values = self.codes.view(-1)[items].view(torch.float8_e4m3fn).float()
         return (_in_blocks(values) * self._scales(items)[:, None]).view(-1)[: len(values)]
 
@@ -50,7 +53,7 @@ class Float8:
         self._take(items, rounded_BS.copysign(scaled_BS))
 
     def write_root(self, items: slice, squares: Tensor, random: torch.Generator) -> None:
-        """Hold square roots, rounded so that the mean of their squares is right."""
+        """Store square roots, rounded so that the mean of their squares is right."""
         scaled_BS = self._scaled(items, squares.sqrt())
         below_BS, above_BS = _neighbours(scaled_BS)
         below_squared_BS = below_BS.square()
@@ -60,7 +63,7 @@ class Float8:
         self._take(items, torch.where(upwards_BS, above_BS, below_BS))
 
     def _scaled(self, items: slice, values: Tensor) -> Tensor:
-        """Blocks of at most LARGEST; the scales are kept."""
+        """Set the scales and return the values in blocks of at most LARGEST."""
         blocks_BS = _in_blocks(values)
         scales_B = self._scales(items)
         torch.div(blocks_BS.abs().amax(1), LARGEST, out=scales_B)
@@ -76,7 +79,7 @@ class Float8:
 
 
 def float8_bytes(items: int) -> int:
-    """Bytes of a tensor of so many items."""
+    """Return the bytes of a tensor of so many items."""
     return items + 4 * -(-items // BLOCK)
 
 
@@ -85,8 +88,8 @@ def _in_blocks(values: Tensor) -> Tensor:
 
 
 def _neighbours(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The values that e4m3 has below or at these, and the next ones; values in [0, LARGEST]."""
-    # Below the least normal one, values lie as far apart as right above it: shifted there, they are alike.
+    """Return the e4m3 values at or below these, and the next ones above; values in [0, LARGEST]."""
+    # Subnormal values are spaced like those right above the least normal one: shifted there, both are equal.
     shift = torch.where(values < LEAST_NORMAL, LEAST_NORMAL, 0.0)
     below = (values + shift).view(torch.int32) & -(1 << DROPPED_BITS)
     above = below + (1 << DROPPED_BITS)

@@ -1,4 +1,4 @@
-"""Learning rate of each optimizer step. Pure; called by the update engines and by reports."""
+"""Learning rate of each optimizer step. Pure; the update engines and reports call it."""
 
 import math
 
@@ -6,10 +6,10 @@ from rljob_api.spec.engines import Optimizer
 
 
 def learning_rate(step: int, optimizer: Optimizer, total_steps: int) -> float:
-    """Learning rate of optimizer step `step`, 1 … total_steps.
+    """Return the learning rate of optimizer step `step`, 1 … total_steps.
 
-    Linear from 0 (of the step before the first) to the peak at step warmupSteps; then constant, or
-    half a cosine from the peak to minLearningRate at the last step.
+    It rises linearly from 0 (at the step before the first) to the peak at step warmupSteps. After that it is
+    constant, or follows half a cosine from the peak to minLearningRate at the last step.
     """
     peak = optimizer.learning_rate
     if step < optimizer.warmup_steps:

@@ -16,7 +16,7 @@ from rljob_runtime.models.policy_model import TokenLogprobs
 
 
 class MetricSums:
-    """Sums and maxima so far. loss: this rank's part of the loss."""
+    """Sums and maxima of the micro-batches so far. loss: this rank's share of the loss."""
 
     def __init__(self) -> None:
         self.loss = 0.0
@@ -25,13 +25,14 @@ class MetricSums:
         self._expert_tokens_ME: Tensor | None = None
 
     def add(
-        self, loss: Tensor, output: LossOutput, found: TokenLogprobs, *, num_tokens: int
+        self, loss: Tensor, output: LossOutput, token_logprobs: TokenLogprobs, *, num_tokens: int
     ) -> None:
-        """Add a micro-batch. loss: what was minimised; found: what the model said of its tokens."""
-        assert found.entropy_T is not None, "training asks for entropies"
+        """Add a micro-batch. loss: the minimized value; token_logprobs: the model's outputs for its
+        tokens."""
+        assert token_logprobs.entropy_T is not None, "training asks for entropies"
         self.loss += float(loss.detach())
-        sums = output.token_sums | {"entropy": found.entropy_T.sum()}
-        if (load := found.router_load) is not None:
+        sums = output.token_sums | {"entropy": token_logprobs.entropy_T.sum()}
+        if (load := token_logprobs.router_load) is not None:
             sums["router/balance"] = load.balance_loss().detach() * num_tokens
             tokens_ME = load.tokens_ME().cpu()
             before_ME = self._expert_tokens_ME
@@ -42,16 +43,17 @@ class MetricSums:
             self._maxima[name] = max(self._maxima.get(name, -torch.inf), float(value))
 
     def reduce(self, group: ProcessGroup | None, *, num_tokens: int) -> dict[str, float]:
-        """Metrics over all ranks, 8 bytes each after their names, and as many for each expert of each layer.
+        """Return metrics over all ranks; 8 bytes each after their names, and as many per expert of each
+        layer.
 
-        A step without tokens reports zeros; what a rank without samples does not tell counts 0.
+        A step without tokens reports zeros; metrics that a rank without samples lacks count 0.
         """
         names = union_over_ranks(self._token_sums, group)
         highest = union_over_ranks(self._maxima, group)
-        told = [self._token_sums.get(name, 0.0) for name in names]
-        sums = torch.tensor([self.loss, *told], dtype=torch.float64)
-        found = [self._maxima.get(name, -torch.inf) for name in highest]
-        maxima = torch.tensor(found, dtype=torch.float64)
+        token_sums = [self._token_sums.get(name, 0.0) for name in names]
+        sums = torch.tensor([self.loss, *token_sums], dtype=torch.float64)
+        local_maxima = [self._maxima.get(name, -torch.inf) for name in highest]
+        maxima = torch.tensor(local_maxima, dtype=torch.float64)
         sum_over_ranks(sums, group)
         max_over_ranks(maxima, group)
         means = (sums[1:] / max(num_tokens, 1)).tolist()
@@ -64,8 +66,10 @@ class MetricSums:
         }
 
     def _expert_shares(self, group: ProcessGroup | None) -> dict[str, float]:
-        """How unevenly tokens went to experts: the busiest one's load against the mean of its layer,
-        and the share of experts that got none. [M, E] → [M, E]."""
+        """Return the busiest expert's load relative to the mean of its layer, and the share of idle experts.
+
+        [M, E] → [M, E].
+        """
         if self._expert_tokens_ME is None:
             return {}
         sum_over_ranks(self._expert_tokens_ME, group)

@@ -1,6 +1,6 @@
-"""What AdamW remembers of each weight's gradients: their mean and their mean square.
+"""AdamW's moments of each weight's gradients: their mean and their mean square.
 
-Made by AdamW: as wide as what is stepped, or in 8 bits (`update.optimizer.momentsDtype`).
+AdamW creates them, as wide as the stepped weights or in 8 bits (`update.optimizer.momentsDtype`).
 """
 
 import zlib
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from rljob_runtime.update.float8 import BLOCK, Float8, float8_bytes
 
-AT_ONCE = (1 << 20) // BLOCK * BLOCK
-"""Moments in 8 bits that are wide at a time, for a step."""
+CHUNK_ITEMS = (1 << 20) // BLOCK * BLOCK
+"""Number of 8-bit moments that are in float32 at a time during a step."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What is stepped at once; moments are changed in place."""
+class StepChunk:
+    """Weights that are stepped together; moments are changed in place."""
 
     weights: list[Tensor]
     gradients: list[Tensor]
@@ -28,31 +28,32 @@ class Part:
 
 
 class Moments(Protocol):
-    """Of all weights by name, zero when made."""
+    """The moments of all weights by name, initially zero."""
 
-    def parts(
+    def chunks(
         self, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor], *, step: int
-    ) -> Iterator[Part]:
-        """Some of the weights with their moments; those of a part are kept when the next is asked for."""
+    ) -> Iterator[StepChunk]:
+        """Yield some of the weights with their moments; a chunk's moments are stored when the next is
+        requested."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Live tensors by name."""
+        """Return the live tensors by name."""
         ...
 
 
 class WideMoments:
-    """`Moments` of the type of what is stepped."""
+    """`Moments` in the dtype of the stepped weights."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         self._first = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         self._second = {name: torch.zeros_like(weight) for name, weight in weights.items()}
 
-    def parts(
+    def chunks(
         self, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor], *, step: int
-    ) -> Iterator[Part]:
-        """All at once."""
-        yield Part(
+    ) -> Iterator[StepChunk]:
+        """Yield all weights in one chunk."""
+        yield StepChunk(
             list(weights.values()),
             [gradients[name] for name in weights],
             [self._first[name] for name in weights],
@@ -60,7 +61,7 @@ class WideMoments:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """`exp_avg.<name>` and `exp_avg_sq.<name>`."""
+        """Return the moments as `exp_avg.<name>` and `exp_avg_sq.<name>`."""
         return {
             **{f"exp_avg.{name}": moment for name, moment in self._first.items()},
             **{f"exp_avg_sq.{name}": moment for name, moment in self._second.items()},
@@ -68,72 +69,81 @@ class WideMoments:
 
 
 class Float8Moments:
-    """`Moments` in 8 bits. What is drawn for rounding follows from the weight's name and the step, so that
-    ranks which hold the same weight, and resumed runs, round alike."""
+    """`Moments` in 8 bits.
+
+    Random numbers for rounding follow from the weight's name and the step, so that ranks with the same
+    weight, and resumed runs, round alike.
+    """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         self._first = {name: Float8.zeros_like(weight) for name, weight in weights.items()}
         self._second = {name: Float8.zeros_like(weight) for name, weight in weights.items()}
 
-    def parts(
+    def chunks(
         self, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor], *, step: int
-    ) -> Iterator[Part]:
-        """AT_ONCE items of a weight."""
+    ) -> Iterator[StepChunk]:
+        """Yield CHUNK_ITEMS items of a weight at a time."""
         for name, weight in weights.items():
             random = torch.Generator(weight.device)
             # 32 bits, as the CPU's generator forgets all above them.
             random.manual_seed(zlib.crc32(f"{name} {step}".encode()))
             flat, gradient = weight.view(-1), gradients[name].reshape(-1)
-            for items in _parts_of(flat):
+            for items in _chunks_of(flat):
                 first = self._first[name].read(items)
                 second = self._second[name].read(items).square_()
-                yield Part([flat[items]], [gradient[items]], [first], [second])
+                yield StepChunk([flat[items]], [gradient[items]], [first], [second])
                 self._first[name].write(items, first, random)
                 self._second[name].write_root(items, second, random)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """`exp_avg.<name>`, `exp_avg_sq.<name>` (its root), and with `_scale` in their names the scales."""
-        held = {"exp_avg": self._first, "exp_avg_sq": self._second}
-        named = [(kind, f"{kind}.{n}", m) for kind, by in held.items() for n, m in by.items()]
+        """Return `exp_avg.<name>` and `exp_avg_sq.<name>` (its root), and their scales with `_scale` in the
+        names."""
+        moments = {"exp_avg": self._first, "exp_avg_sq": self._second}
+        named = [(kind, f"{kind}.{n}", m) for kind, by in moments.items() for n, m in by.items()]
         codes = {name: moment.codes for _, name, moment in named}
         return codes | {scales_name(name, kind): moment.scales for kind, name, moment in named}
 
 
 def moments_bytes(items: int, item_bytes: int, *, float8: bool) -> int:
-    """Of one weight. item_bytes: of what is stepped."""
+    """Return the bytes of one weight's moments. item_bytes: of a stepped item."""
     return 2 * (float8_bytes(items) if float8 else items * item_bytes)
 
 
 def scales_name(name: str, kind: str) -> str:
-    """In a state, the name of the scales of a moment in 8 bits. kind: `exp_avg` or `exp_avg_sq`; others have
-    none."""
-    share, found, parameter = name.partition(f"{kind}.")
-    return f"{share}{kind}_scale.{parameter}" if found else f"{name}_scale"
+    """Return the name in a state of the scales of an 8-bit moment.
+
+    kind: `exp_avg` or `exp_avg_sq`; other kinds have no scales.
+    """
+    share, separator, parameter = name.partition(f"{kind}.")
+    return f"{share}{kind}_scale.{parameter}" if separator else f"{name}_scale"
 
 
 def moment_values(state: Mapping[str, Tensor], name: str, kind: str) -> Tensor:
-    """A state's tensor, and of a moment in 8 bits what it holds, in float32: of a mean square the root."""
+    """Return a state's tensor, in float32 if it is an 8-bit moment: for a mean square, the root."""
     scales = state.get(scales_name(name, kind))
     if scales is None:
         return state[name]
-    held = Float8(state[name], scales)
-    return held.read(slice(0, held.codes.numel())).view(held.codes.shape)
+    moment = Float8(state[name], scales)
+    return moment.read(slice(0, moment.codes.numel())).view(moment.codes.shape)
 
 
 def moment_in_float8(name: str, kind: str, values: Tensor) -> dict[str, Tensor]:
-    """The inverse: codes and scales by their names in a state. Blocks that begin elsewhere than they did have
-    other scales, and round by chance; what is drawn follows from the name."""
-    held, flat = Float8.zeros_like(values), values.reshape(-1)
+    """Return codes and scales by their names in a state: the inverse of `moment_values`.
+
+    Blocks that begin elsewhere than before have other scales and round stochastically; the random numbers
+    follow from the name.
+    """
+    moment, flat = Float8.zeros_like(values), values.reshape(-1)
     random = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-    for items in _parts_of(flat):
+    for items in _chunks_of(flat):
         if kind == "exp_avg_sq":
-            held.write_root(items, flat[items].square(), random)
+            moment.write_root(items, flat[items].square(), random)
         else:
-            held.write(items, flat[items], random)
-    return {name: held.codes, scales_name(name, kind): held.scales}
+            moment.write(items, flat[items], random)
+    return {name: moment.codes, scales_name(name, kind): moment.scales}
 
 
-def _parts_of(flat: Tensor) -> Iterator[slice]:
-    """Of AT_ONCE items, the last one of fewer."""
-    for start in range(0, len(flat), AT_ONCE):
-        yield slice(start, min(start + AT_ONCE, len(flat)))
+def _chunks_of(flat: Tensor) -> Iterator[slice]:
+    """Yield slices of CHUNK_ITEMS items; the last may have fewer."""
+    for start in range(0, len(flat), CHUNK_ITEMS):
+        yield slice(start, min(start + CHUNK_ITEMS, len(flat)))

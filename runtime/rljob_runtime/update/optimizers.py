@@ -1,6 +1,6 @@
-"""What the update engine asks of an optimizer, and the one of ranks that hold the whole model each.
+"""The optimizer interface of the update engine, and the optimizer of ranks that each hold the full model.
 
-`parallel_optimizer` has that of ranks that share a model, or its optimizer.
+`parallel_optimizer` has the one for ranks that share a model or its optimizer.
 """
 
 from collections.abc import Mapping
@@ -17,22 +17,23 @@ from rljob_runtime.update.step_gradients import GradientBuffer, StepGradients
 
 
 class StepOptimizer(Protocol):
-    """AdamW over the parameters that a rank holds. All ranks call the same in the same order."""
+    """AdamW over a rank's local parameters. All ranks call the same methods in the same order."""
 
     def begin(self) -> StepGradients:
-        """Gradients are zero from here on. Raises DeviceMemoryError when they do not fit."""
+        """Start a step with zero gradients. Raises DeviceMemoryError if they do not fit."""
         ...
 
     def step(self, learning_rate: float) -> None:
-        """Apply the gradients that were begun last, added up and clipped."""
+        """Apply the gradients of the last `begin`, which are summed and clipped."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
-        """This rank's part of the state by name; live tensors, not copies."""
+        """Return this rank's shard of the state by name; live tensors, not copies."""
         ...
 
     def ranges(self) -> dict[str, StateRange]:
-        """What the tensors of `state_dict` are of; empty where no other layout can take them."""
+        """Return which parameters the tensors of `state_dict` belong to; empty if no other layout can load
+        them."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -41,9 +42,9 @@ class StepOptimizer(Protocol):
 
 
 class WholeOptimizer:
-    """A `StepOptimizer` of a whole model. group: ranks that hold it too, for other samples.
+    """A `StepOptimizer` of a full model. group: ranks that hold it too, for other samples.
 
-    Raises DeviceMemoryError when AdamW's state does not fit.
+    Raises DeviceMemoryError if AdamW's state does not fit.
     """
 
     def __init__(
@@ -58,30 +59,30 @@ class WholeOptimizer:
         self._adamw = tracked_adamw(parameters, settings, ledger)
 
     def begin(self) -> GradientBuffer:
-        """One buffer."""
+        """Create one buffer for all gradients."""
         return GradientBuffer(self._parameters, self._ledger, self._group)
 
     def step(self, learning_rate: float) -> None:
-        """The same on every rank."""
+        """Apply the gradients, with the same result on every rank."""
         self._adamw.step(learning_rate)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The whole state."""
+        """Return the full optimizer state."""
         return self._adamw.state_dict()
 
     def ranges(self) -> dict[str, StateRange]:
-        """Of whole parameters."""
+        """Return the ranges of full parameters."""
         return adamw_ranges(self._adamw.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Raises CheckpointError, with nothing copied, if names or shapes differ."""
+        """Raise CheckpointError, with nothing copied, if names or shapes differ."""
         self._adamw.load_state_dict(state)
 
 
 def tracked_adamw(
     parameters: Mapping[str, Tensor], settings: Optimizer, ledger: MemoryLedger
 ) -> AdamW:
-    """AdamW whose state is in the ledger. Raises DeviceMemoryError when they do not fit."""
+    """Create AdamW whose state is in the ledger. Raises DeviceMemoryError if it does not fit."""
     ledger.require(MemoryKind.OPTIMIZER, state_bytes(parameters, settings))
     adamw = AdamW(parameters, settings)
     ledger.track(MemoryKind.OPTIMIZER, adamw.state_dict().values())

@@ -1,7 +1,7 @@
-"""AdamW where ranks share a model: gradients over the group of each parameter, one norm, ZeRO 0 to 3.
+"""AdamW for ranks that share a model: gradients over the group of each parameter, one norm, ZeRO 0 to 3.
 
-Made by the update engine. Parameters whose gradients the same ranks add up share buckets; with ZeRO 3 they
-come as rows whose gradients are sums over data × context ranks already.
+The update engine creates it. Parameters whose gradients are summed over the same ranks share buckets; with
+ZeRO 3 they arrive as rows whose gradients are already summed over data × context ranks.
 """
 
 import math
@@ -39,10 +39,10 @@ OVER_STAGES = (Purpose.TIED_GRADIENTS, Purpose.TOWER_GRADIENTS)
 
 
 class ParallelOptimizer:
-    """A `StepOptimizer` of a rank's part of a model.
+    """A `StepOptimizer` of a rank's shard of a model.
 
     purposes: of each parameter, by name. everyone: all ranks of the update layout, None for one. The ZeRO
-    stage is the layout's. Raises DeviceMemoryError when the moments do not fit.
+    stage is the layout's. Raises DeviceMemoryError if the moments do not fit.
     """
 
     def __init__(
@@ -63,25 +63,25 @@ class ParallelOptimizer:
         rows = groups.grid.degrees.zero == 3 and groups[Purpose.CUT_GRADIENTS] is not None
         self._shares = [
             (_Rows if rows and purpose is not Purpose.TOWER_GRADIENTS else _Share)(
-                held, purpose, settings, groups=groups, ledger=ledger
+                members, purpose, settings, groups=groups, ledger=ledger
             )
-            for purpose, held in by_purpose.items()
-            if held
+            for purpose, members in by_purpose.items()
+            if members
         ]
 
     def begin(self) -> "ParallelGradients":
-        """Buckets of each purpose."""
+        """Create the gradient buckets of each purpose."""
         for share in self._shares:
             share.begin()
         return ParallelGradients(self._shares, self._everyone)
 
     def step(self, learning_rate: float) -> None:
-        """With ZeRO, each rank steps its part and gathers the others'."""
+        """Apply the gradients; with ZeRO, each rank steps its shard and gathers the others'."""
         for share in self._shares:
             share.step(learning_rate)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """By purpose and name."""
+        """Return the state by purpose and name."""
         return {
             f"{share.purpose}.{name}": tensor
             for share in self._shares
@@ -89,69 +89,70 @@ class ParallelOptimizer:
         }
 
     def ranges(self) -> dict[str, StateRange]:
-        """By the same names."""
+        """Return the ranges under the names of `state_dict`."""
         return {
-            f"{share.purpose}.{name}": found
+            f"{share.purpose}.{name}": state_range
             for share in self._shares
-            for name, found in adamw_ranges(share.adamw.state_dict(), share.first).items()
+            for name, state_range in adamw_ranges(share.adamw.state_dict(), share.first).items()
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Of the same rank of the same layout."""
-        held = self.state_dict()
-        wrong = sorted(n for n in state if n not in held or held[n].shape != state[n].shape)
-        if wrong or len(held) != len(state):
-            missing = sorted(held.keys() - state.keys())
+        """Copy a state of the same rank of the same layout. Raises CheckpointError if it does not fit."""
+        live = self.state_dict()
+        wrong = sorted(n for n in state if n not in live or live[n].shape != state[n].shape)
+        if wrong or len(live) != len(state):
+            missing = sorted(live.keys() - state.keys())
             raise CheckpointError(
                 f"the optimizer's state is not of this rank's part of the model: unknown or of another "
                 f"shape {wrong}, missing {missing}; resume with the degrees that it was saved with"
             )
-        for name, tensor in held.items():
+        for name, tensor in live.items():
             tensor.copy_(state[name])
 
 
 class ParallelGradients:
-    """A `StepGradients` of what a rank holds of a model."""
+    """A `StepGradients` of a rank's shard of a model."""
 
     def __init__(self, shares: Sequence["_Share | _Rows"], everyone: ProcessGroup | None) -> None:
         self._shares, self._everyone = shares, everyone
 
     def end_pass(self) -> None:
-        """With ZeRO 2, all ranks of a parameter's group run equally many passes."""
+        """End a backward pass; with ZeRO 2, all ranks of a parameter's group run equally many."""
         for share in self._shares:
             share.end_pass()
 
     def divide(self, by: float) -> None:
-        """Divide all gradients."""
-        for tensor in self._held():
+        """Divide all gradients by a number."""
+        for tensor in self._local():
             tensor.div_(by)
 
     def norm(self) -> float:
-        """Of this rank's part of the model, for its own tokens; with ZeRO 2, of its part of the sums."""
-        norms = [torch.linalg.vector_norm(tensor) for tensor in self._held()]
+        """Return the norm of this rank's shard of the model for its own tokens; with ZeRO 2, of its shard of
+        the sums."""
+        norms = [torch.linalg.vector_norm(tensor) for tensor in self._local()]
         return math.sqrt(sum(float(norm) ** 2 for norm in norms))
 
     def sum_over_ranks(self) -> None:
-        """Bytes of a sum, or with ZeRO of half of one."""
+        """Sum the gradients: the bytes of a sum, or half of one with ZeRO."""
         for share in self._shares:
             share.sum_over_ranks()
 
     def clip(self, limit: float) -> float:
-        """By the norm of the whole model, the same on all ranks."""
-        return clip_gradients([share.kept for share in self._shares], limit, self._everyone)
+        """Clip by the norm of the full model, which is the same on all ranks."""
+        return clip_gradients([share.shards for share in self._shares], limit, self._everyone)
 
     def free(self) -> None:
-        """Drop the buckets."""
+        """Drop the gradient buckets of all shares."""
         for share in self._shares:
             share.free()
         self._shares = []
 
-    def _held(self) -> list[Tensor]:
-        return [tensor for share in self._shares for tensor in share.held()]
+    def _local(self) -> list[Tensor]:
+        return [tensor for share in self._shares for tensor in share.local()]
 
 
 class _Share:
-    """Parameters with one group. kept: what this rank keeps of the sums."""
+    """Parameters with one group. shards: this rank's shard of the summed gradients."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class _Share:
         groups: ProcessGroups,
         ledger: MemoryLedger,
     ) -> None:
-        self.purpose, self.kept = purpose, GradientShards([])
+        self.purpose, self.shards = purpose, GradientShards([])
         self._parameters, self._group, self._ledger = parameters, groups[purpose], ledger
         degrees = groups.grid.degrees
         self._zero = min(degrees.zero, 2)
@@ -192,31 +193,31 @@ class _Share:
         if isinstance(self._gradients, ScatteredGradients):
             self._gradients.end_pass()
 
-    def held(self) -> list[Tensor]:
-        """Gradients before the sum; ZeRO 2 has added them up already."""
+    def local(self) -> list[Tensor]:
+        """Return the gradients before the sum; with ZeRO 2 they are already summed."""
         if isinstance(self._gradients, ScatteredGradients):
-            return self._gradients.shards.parts
+            return self._gradients.shards.tensors
         return [p.grad for p in self._parameters.values() if p.grad is not None]
 
     def sum_over_ranks(self) -> None:
         assert self._gradients is not None, "begin() makes the gradients"
         if isinstance(self._gradients, ScatteredGradients):
-            self.kept = self._gradients.shards
+            self.shards = self._gradients.shards
         elif self._zero:
-            self.kept = self._gradients.scatter()
+            self.shards = self._gradients.scatter()
         else:
-            self.kept = self._gradients.sum_over_ranks()
+            self.shards = self._gradients.sum_over_ranks()
 
     def step(self, learning_rate: float) -> None:
         if isinstance(self.adamw, ShardedAdamW):
-            self.adamw.step(self.kept, learning_rate)
+            self.adamw.step(self.shards, learning_rate)
         else:
             self.adamw.step(learning_rate)
 
     def free(self) -> None:
         if self._gradients is not None:
             self._gradients.free()
-            self._gradients, self.kept = None, GradientShards([])
+            self._gradients, self.shards = None, GradientShards([])
 
 
 class _Rows:
@@ -231,7 +232,7 @@ class _Rows:
         groups: ProcessGroups,
         ledger: MemoryLedger,
     ) -> None:
-        self.purpose, self.kept, self._parameters = purpose, GradientShards([]), parameters
+        self.purpose, self.shards, self._parameters = purpose, GradientShards([]), parameters
         repeated = purpose is Purpose.WHOLE_GRADIENTS
         self._group = groups[Purpose.TENSOR] if repeated else None
         self._rows, self._ledger = weight_shards(parameters), ledger
@@ -252,19 +253,19 @@ class _Rows:
         )
 
     def end_pass(self) -> None:
-        """Its gradients are in the rows already, where they stay until `free`."""
-        found = (p.grad for p in self._parameters.values())
-        self._ledger.track(MemoryKind.GRADIENTS, (held_rows(g) for g in found if g is not None))
+        """Track the gradients, which are in the rows already and stay there until `free`."""
+        gradients = (p.grad for p in self._parameters.values())
+        self._ledger.track(MemoryKind.GRADIENTS, (held_rows(g) for g in gradients if g is not None))
 
-    def held(self) -> list[Tensor]:
+    def local(self) -> list[Tensor]:
         take_gradients(self._parameters, self._rows)
         return [rows.grad for rows in self._rows.values() if rows.grad is not None]
 
     def sum_over_ranks(self) -> None:
-        gradients = self.held()
+        gradients = self.local()
         for gradient in gradients:
             sum_over_ranks(gradient.view(-1), self._group)
-        self.kept = GradientShards(gradients, copies=size_of(self._group))
+        self.shards = GradientShards(gradients, copies=size_of(self._group))
 
     def step(self, learning_rate: float) -> None:
         self.adamw.step(learning_rate)
@@ -272,4 +273,4 @@ class _Rows:
     def free(self) -> None:
         for tensor in (*self._parameters.values(), *self._rows.values()):
             tensor.grad = None
-        self.kept = GradientShards([])
+        self.shards = GradientShards([])

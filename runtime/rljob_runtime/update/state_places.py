@@ -1,7 +1,7 @@
-"""Which items of which weights an optimizer's state is of, so that ranks of another layout can take it.
+"""Map an optimizer's state to items of weights, so that ranks of another layout can load it.
 
-A rank saves its state with its places, and one of another layout is filled from the files of all ranks, a
-tensor at a time. Called by `worker.trained_model`.
+A rank saves its state with the segments of each tensor. A rank of another layout fills its state from the
+files of all ranks, a tensor at a time. `worker.trained_model` calls this.
 """
 
 from collections import defaultdict
@@ -17,32 +17,34 @@ from rljob_runtime.errors import CheckpointError
 from rljob_runtime.update.moments import moment_in_float8, moment_values, scales_name
 
 Box = tuple[tuple[int, int], ...]
-"""[start, stop) of each dim of a whole tensor."""
+"""[start, stop) of each dim of a full tensor."""
 MAIN = "main"
-"""The kind of main weights; with ZeRO 3 a rank's weights are these, and its state has none."""
+"""The kind of main weights; with ZeRO 3 a rank's weights are main weights, and its state has none."""
 CHUNK_ITEMS = 2**22
-"""Of slices that are cut otherwise, that are looked at at a time."""
+"""Items compared at a time between slices that are cut differently."""
 REMEDY = "resume with the degrees of the checkpoint, or start a new job from its model"
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A weight's slice `box`, by Hugging Face name, whose items follow each other in a parameter."""
+class WeightSpan:
+    """A weight's slice `box`, by Hugging Face name, whose items are contiguous in a parameter."""
 
     name: str
     box: Box
 
     @property
     def count(self) -> int:
-        """Items."""
+        """Return the number of items in the box."""
         return prod(stop - start for start, stop in self.box)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateRange:
-    """What a tensor of a state is of: items from `first` on of `parameters`, one after the other. kind: such
-    as `exp_avg`. No parameters: a number that all ranks have. in_float8: its scales are another tensor, of
-    blocks of this one."""
+    """The items that a tensor of a state belongs to: from `first` on, of `parameters` laid end to end.
+
+    kind: such as `exp_avg`. parameters: empty for a number that all ranks have. in_float8: its scales are
+    another tensor, of blocks of this one.
+    """
 
     kind: str
     shape: tuple[int, ...]
@@ -51,143 +53,165 @@ class StateRange:
     in_float8: bool = False
 
     def stored(self, name: str, values: Tensor) -> dict[str, Tensor]:
-        """Values that `SavedStates.fill` gave as the state of that name has them; in 8 bits they are rounded,
-        on all ranks with the same part alike."""
+        """Return values of `SavedStates.fill` in the state's format under that name.
+
+        8-bit values are rounded, identically on all ranks with the same shard.
+        """
         return moment_in_float8(name, self.kind, values) if self.in_float8 else {name: values}
 
 
 @dataclass(frozen=True, slots=True)
-class StatePlace:
-    """Items [at, at + count) of a state's tensor are items from `first` on of a slice, row by row."""
+class StateSegment:
+    """Maps items [offset, offset + count) of a state's tensor to items from `first` on of a box, row
+    by row."""
 
     kind: str
     name: str
     box: Box
     first: int
-    at: int
+    offset: int
     count: int
 
 
-def places_of(of: StateRange, spans: Mapping[str, Iterable[Span]]) -> Iterator[StatePlace]:
-    """Of one tensor of a state. spans: of each parameter that the rank holds, in order."""
-    size = prod(of.shape)
-    if not of.parameters:
-        yield StatePlace(of.kind, "", (), 0, 0, size)
+def state_segments(
+    state_range: StateRange, spans: Mapping[str, Iterable[WeightSpan]]
+) -> Iterator[StateSegment]:
+    """Yield the segments of one tensor of a state. spans: of each local parameter, in order."""
+    size = prod(state_range.shape)
+    if not state_range.parameters:
+        yield StateSegment(state_range.kind, "", (), 0, 0, size)
         return
     begin = 0
-    for span in (span for name in of.parameters for span in spans[name]):
-        first, last = max(begin, of.first), min(begin + span.count, of.first + size)
+    for span in (span for name in state_range.parameters for span in spans[name]):
+        first, last = (
+            max(begin, state_range.first),
+            min(begin + span.count, state_range.first + size),
+        )
         if first < last:
-            at = first - of.first
-            yield StatePlace(of.kind, span.name, span.box, first - begin, at, last - first)
+            offset = first - state_range.first
+            yield StateSegment(
+                state_range.kind, span.name, span.box, first - begin, offset, last - first
+            )
         begin += span.count
 
 
-def as_rows(places: Iterable[StatePlace]) -> list[tuple[object, ...]]:
-    """As a file holds them."""
-    return [astuple(place) for place in places]
+def as_rows(segments: Iterable[StateSegment]) -> list[tuple[object, ...]]:
+    """Return segments in the format of a file."""
+    return [astuple(segment) for segment in segments]
 
 
-def from_rows(rows: Iterable[Iterable[object]]) -> list[StatePlace]:
-    """The inverse."""
-    return [StatePlace(*row) for row in rows]  # type: ignore[arg-type]
+def from_rows(rows: Iterable[Iterable[object]]) -> list[StateSegment]:
+    """Return segments from rows of a file: the inverse of `as_rows`."""
+    return [StateSegment(*row) for row in rows]  # type: ignore[arg-type]
 
 
 def adamw_ranges(
     state: Mapping[str, Tensor], first: Mapping[str, int] | None = None
 ) -> dict[str, StateRange]:
-    """Of a state of `AdamW`. first: the first item of each parameter that is there; not named: 0. Scales of
-    moments in 8 bits go with these."""
-    found: dict[str, StateRange] = {}
+    """Return the ranges of a state of `AdamW`.
+
+    first: the first local item of each parameter; 0 if not named. Scales of 8-bit moments have no ranges of
+    their own.
+    """
+    ranges: dict[str, StateRange] = {}
     for name, tensor in state.items():
         kind, _, parameter = name.partition(".")
         if kind.endswith("_scale"):
             continue
-        found[name] = StateRange(
+        ranges[name] = StateRange(
             kind=kind,
             shape=tensor.shape,
             parameters=(parameter,) if parameter else (),
             first=(first or {}).get(parameter, 0),
             in_float8=scales_name(name, kind) in state,
         )
-    return found
+    return ranges
 
 
 class SavedStates:
-    """States of all ranks of a layout. states: tensors by name, with the places of each."""
+    """States of all ranks of a layout. states: tensors by name, with the segments of each."""
 
     def __init__(
-        self, states: Iterable[tuple[Mapping[str, Tensor], Mapping[str, list[StatePlace]]]]
+        self, states: Iterable[tuple[Mapping[str, Tensor], Mapping[str, list[StateSegment]]]]
     ):
-        self._found: dict[tuple[str, str], list[tuple[StatePlace, Callable[[], Tensor]]]]
-        self._found = defaultdict(list)
-        for tensors, places in states:
-            for name, of_tensor in places.items():
-                for place in of_tensor:
-                    read = partial(moment_values, tensors, name, place.kind)
-                    self._found[place.kind, place.name].append((place, read))
+        self._sources: dict[tuple[str, str], list[tuple[StateSegment, Callable[[], Tensor]]]]
+        self._sources = defaultdict(list)
+        for tensors, segments in states:
+            for name, tensor_segments in segments.items():
+                for segment in tensor_segments:
+                    read = partial(moment_values, tensors, name, segment.kind)
+                    self._sources[segment.kind, segment.name].append((segment, read))
 
     @property
     def kinds(self) -> set[str]:
-        """All that some rank saved."""
-        return {kind for kind, _ in self._found}
+        """Return all kinds that some rank saved."""
+        return {kind for kind, _ in self._sources}
 
-    def add_whole(
+    def add_full(
         self, kind: str, name: str, shape: tuple[int, ...], read: Callable[[], Tensor]
     ) -> None:
-        """A whole weight's tensor, from elsewhere than the ranks' files."""
+        """Add a full weight's tensor that is not from the ranks' files."""
         box = tuple((0, size) for size in shape)
-        self._found[kind, name].append((StatePlace(kind, name, box, 0, 0, prod(shape)), read))
+        self._sources[kind, name].append((StateSegment(kind, name, box, 0, 0, prod(shape)), read))
 
-    def fill(self, of: StateRange, places: Iterable[StatePlace]) -> Tensor:
-        """The values that a rank has there. Raises CheckpointError where nobody saved an item of it."""
+    def fill(self, of: StateRange, segments: Iterable[StateSegment]) -> Tensor:
+        """Return a rank's values of a range. Raises CheckpointError if no rank saved one of its items."""
         size = prod(of.shape)
-        filled, seen = torch.zeros(0), torch.zeros(size, dtype=torch.bool)
-        for place in places:
-            for saved, read in self._found.get((place.kind, place.name), ()):
+        filled, mask = torch.zeros(0), torch.zeros(size, dtype=torch.bool)
+        for segment in segments:
+            for saved, read in self._sources.get((segment.kind, segment.name), ()):
                 items: Tensor | None = None
-                for source, target in _meet(saved, place):
+                for source, target in _overlaps(saved, segment):
                     if items is None:
-                        items = read().reshape(-1)[saved.at : saved.at + saved.count]
+                        items = read().reshape(-1)[saved.offset : saved.offset + saved.count]
                     if len(filled) < size:
                         filled = torch.zeros(size, dtype=items.dtype)
-                    filled[target], seen[target] = items[source], True
-        if not seen.all():
-            wanted = next(iter(of.parameters), of.kind)
+                    filled[target], mask[target] = items[source], True
+        if not mask.all():
+            parameter = next(iter(of.parameters), of.kind)
             raise CheckpointError(
-                f"the checkpoint's optimizers have {int(seen.sum())} of {len(seen)} items of {of.kind} of "
-                f"{wanted}; {REMEDY}"
+                f"the checkpoint's optimizers have {int(mask.sum())} of {len(mask)} items of {of.kind} of "
+                f"{parameter}; {REMEDY}"
             )
         return filled.view(of.shape)
 
 
-def _meet(saved: StatePlace, wanted: StatePlace) -> Iterator[tuple[Tensor | slice, Tensor | slice]]:
-    """Places of the items that both have: in what was saved of it, and in the tensor that is filled."""
-    if saved.box[1:] == wanted.box[1:]:  # rows of the same tensor follow each other in both
+def _overlaps(
+    saved: StateSegment, target: StateSegment
+) -> Iterator[tuple[Tensor | slice, Tensor | slice]]:
+    """Yield the items that both segments have: their indices in the saved items, and in the filled tensor."""
+    if saved.box[1:] == target.box[1:]:  # rows of the same tensor follow each other in both
         width = prod(stop - start for start, stop in saved.box[1:])
-        here, there = (
-            place.first + width * (place.box[0][0] if place.box else 0) for place in (saved, wanted)
+        saved_start, target_start = (
+            segment.first + width * (segment.box[0][0] if segment.box else 0)
+            for segment in (saved, target)
         )
-        first, last = max(here, there), min(here + saved.count, there + wanted.count)
+        first, last = (
+            max(saved_start, target_start),
+            min(saved_start + saved.count, target_start + target.count),
+        )
         if first < last:
-            at = first - there + wanted.at
-            yield slice(first - here, last - here), slice(at, at + last - first)
+            offset = first - target_start + target.offset
+            yield (
+                slice(first - saved_start, last - saved_start),
+                slice(offset, offset + last - first),
+            )
         return
     for first in range(0, saved.count, CHUNK_ITEMS):
         items = torch.arange(first, min(first + CHUNK_ITEMS, saved.count))
-        into, both = _in_slice(items + saved.first, saved.box, wanted.box)
-        both &= (into >= wanted.first) & (into < wanted.first + wanted.count)
-        if both.any():
-            yield items[both], into[both] - wanted.first + wanted.at
+        into, in_both = _index_in_box(items + saved.first, saved.box, target.box)
+        in_both &= (into >= target.first) & (into < target.first + target.count)
+        if in_both.any():
+            yield items[in_both], into[in_both] - target.first + target.offset
 
 
-def _in_slice(items: Tensor, of: Box, wanted: Box) -> tuple[Tensor, Tensor]:
-    """Places in the slice `wanted` of items of the slice `of`, and whether it has them."""
-    into, both = torch.zeros_like(items), torch.ones_like(items, dtype=torch.bool)
+def _index_in_box(items: Tensor, source: Box, target: Box) -> tuple[Tensor, Tensor]:
+    """Return indices in the box `target` of items of the box `source`, and whether it contains them."""
+    into, in_both = torch.zeros_like(items), torch.ones_like(items, dtype=torch.bool)
     step = wide = 1
-    for (begin, end), (start, stop) in zip(reversed(of), reversed(wanted), strict=True):
+    for (begin, end), (start, stop) in zip(reversed(source), reversed(target), strict=True):
         index = items // step % (end - begin) + begin
-        both &= (index >= start) & (index < stop)
+        in_both &= (index >= start) & (index < stop)
         into += (index - start) * wide
         step, wide = step * (end - begin), wide * (stop - start)
-    return into, both
+    return into, in_both

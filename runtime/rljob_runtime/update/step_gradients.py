@@ -1,7 +1,7 @@
-"""Gradients of one optimizer step: what an engine asks of them, and one flat buffer of a whole model's.
+"""Gradients of one optimizer step: the interface of the engines, and one flat buffer for a full model.
 
-Autograd adds into the buffer in place, so that summing over ranks, norm and clipping are single operations
-and nothing is copied.
+Autograd adds into the buffer in place, so that the sum over ranks, the norm and clipping are single
+operations without copies.
 """
 
 from collections.abc import Mapping
@@ -17,22 +17,22 @@ from rljob_runtime.update.precision import main_dtype, widen_gradients
 
 
 class StepGradients(Protocol):
-    """Gradients of all parameters, zero when they are made. All ranks call the same in the same order."""
+    """Gradients of all parameters, initially zero. All ranks call the same methods in the same order."""
 
     def end_pass(self) -> None:
-        """A backward pass is over."""
+        """End a backward pass."""
         ...
 
     def divide(self, by: float) -> None:
-        """Divide what this rank has; before the sum."""
+        """Divide this rank's gradients, before the sum over ranks."""
         ...
 
     def norm(self) -> float:
-        """Euclidean norm of what this rank has."""
+        """Return the Euclidean norm of this rank's gradients."""
         ...
 
     def sum_over_ranks(self) -> None:
-        """Add up what ranks computed on different tokens."""
+        """Sum what ranks computed on different tokens."""
         ...
 
     def clip(self, limit: float) -> float:
@@ -40,15 +40,15 @@ class StepGradients(Protocol):
         ...
 
     def free(self) -> None:
-        """Drop them."""
+        """Drop the gradients of all parameters."""
         ...
 
 
 class GradientBuffer:
-    """A `StepGradients` where every parameter's `grad` is a view of one tensor. Parameters share one type.
+    """A `StepGradients` where every parameter's `grad` is a view of one tensor. Parameters share one dtype.
 
-    group: ranks that hold the whole model too. Dividing and clipping are one pass over the gradients, made
-    by `clip`, and one rank takes their norm once.
+    group: ranks that also hold the full model. `clip` divides and clips in one pass over the gradients, and a
+    single rank computes their norm once.
     """
 
     def __init__(
@@ -65,27 +65,27 @@ class GradientBuffer:
         ledger.require(MemoryKind.GRADIENTS, sum(sizes) * main_dtype(first).itemsize)
         self._flat = torch.zeros(sum(sizes), dtype=main_dtype(first), device=first.device)
         ledger.track(MemoryKind.GRADIENTS, [self._flat])
-        for parameter, part in zip(self._parameters, torch.split(self._flat, sizes), strict=True):
-            parameter.grad = part.view_as(parameter)
+        for parameter, view in zip(self._parameters, torch.split(self._flat, sizes), strict=True):
+            parameter.grad = view.view_as(parameter)
         self._divisor = 1.0
         self._norm: float | None = None
 
     def end_pass(self) -> None:
-        """Gradients are where they belong."""
+        """End a backward pass, which invalidates the norm."""
         self._norm = None
 
     def divide(self, by: float) -> None:
-        """Divide all gradients, once they are clipped."""
+        """Divide all gradients when they are clipped."""
         self._divisor *= by
 
     def norm(self) -> float:
-        """Euclidean norm of all gradients together."""
+        """Return the Euclidean norm of all gradients."""
         if self._norm is None:
             self._norm = float(torch.linalg.vector_norm(self._flat))
         return self._norm / self._divisor
 
     def sum_over_ranks(self) -> None:
-        """All of the model's bytes, [parameters] → [parameters]."""
+        """Sum the gradients of the full model over ranks, [parameters] → [parameters]."""
         sum_over_ranks(self._flat, self._group)
         if self._group is not None:
             self._norm = None

@@ -1,6 +1,7 @@
-"""What states ask of an update engine, and what one is made of: samples in, an optimizer step out.
+"""The update engine's interface to the states, and its inputs: samples in, an optimizer step out.
 
-Built-in engines and those of packages meet the same protocol; `engine_table` makes the one that a job names.
+Built-in engines and those of packages implement the same protocol; `update_table` creates the one that a job
+names.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,14 +24,14 @@ from rljob_runtime.update.update_ranks import UpdateRanks
 
 
 class OptimizerStep(Protocol):
-    """An optimizer step in the making, on one rank."""
+    """An optimizer step in progress on one rank."""
 
     def add(self, batch: SampleBatch, *, teaches: bool = True) -> None:
-        """Take a micro-batch in; one that does not teach is known to have no gradient."""
+        """Add a micro-batch; one that does not teach is known to have no gradient."""
         ...
 
     def discard(self) -> None:
-        """Throw the gradient away; the weights have not changed. May be called twice."""
+        """Discard the gradient; the weights have not changed. May be called twice."""
         ...
 
 
@@ -42,65 +43,68 @@ class UpdateEngine(Protocol[Step]):
 
     @property
     def step(self) -> int:
-        """Optimizer steps so far, skipped ones included."""
+        """Return the number of optimizer steps so far, including skipped ones."""
         ...
 
     @property
     def version(self) -> int:
-        """Optimizer steps that changed the weights."""
+        """Return the number of optimizer steps that changed the weights."""
         ...
 
     def logprobs(self, batch: SampleBatch) -> Tensor:
-        """Log-probs of the batch's response tokens [T], float, without gradient, under
-        softmax(logits / spec.rollout.temperature)."""
+        """Return log-probs of the batch's response tokens [T], float, without gradient.
+
+        They are under softmax(logits / spec.rollout.temperature).
+        """
         ...
 
     def begin(self, loss: LossFn) -> Step:
-        """Start an optimizer step. loss: called once a micro-batch with its log-probs [T]."""
+        """Start an optimizer step. loss: called once per micro-batch with its log-probs [T]."""
         ...
 
     def finish(
         self, begun: Step, *, groups_with_signal: int, min_groups_with_signal: int = 0
     ) -> dict[str, float]:
-        """Take the step on what was added; returns metrics over the global batch.
+        """Apply the step to all added micro-batches; returns metrics over the global batch.
 
-        At least `loss`, `gradient_norm`, `learning_rate` and `skipped`. The weights stay as they are,
-        and `skipped` is 1, when all ranks together have fewer groups with a signal or no response token;
-        and, with a gradient_norm of NaN, when a loss or gradient of one of them is not finite.
+        These are at least `loss`, `gradient_norm`, `learning_rate` and `skipped`. The weights do not change,
+        and `skipped` is 1, if all ranks together have fewer groups with a signal or no response token. The
+        same holds, with a gradient_norm of NaN, if a loss or gradient on any rank is not finite.
         """
         ...
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights by Hugging Face name, valid until the next step."""
+        """Yield the weights by Hugging Face name, valid until the next step."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a resumed run needs beside the weights: flat tensors by name. Not copies."""
+        """Return what a resumed run needs in addition to the weights: flat tensors by name, not copies."""
         ...
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continue from a `state_dict`; the weights have been loaded into the policy before."""
+        """Continue from a `state_dict`; the weights have already been loaded into the policy."""
         ...
 
 
 @runtime_checkable
 class MovableState(Protocol):
-    """An engine whose state ranks of another layout can take."""
+    """An engine whose state can be loaded by ranks of another layout."""
 
     def state_ranges(self) -> dict[str, StateRange]:
-        """What the tensors of `state_dict` are of; empty where no other layout can take them."""
+        """Return which items the tensors of `state_dict` belong to; empty if no other layout can load
+        them."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSetup:
-    """What an update engine is made of.
+    """The inputs that an update engine is created from.
 
-    model: Hugging Face directory that `policy` was read from. policy: the model to
-    train. Rollout and checkpoints read the policy's tensors: an engine that computes on tensors of
-    its own copies them back before `finish` ends. purposes: who adds up the gradient of each parameter,
-    where ranks share the model. total_steps: optimizer steps of the whole run. ranks: those that train.
-    swap: moves what spec.update.offload names to the host; None for nothing.
+    model: Hugging Face directory that `policy` was read from. policy: the model to train. Rollout and
+    checkpoints read the policy's tensors: an engine that computes on other tensors copies them back before
+    `finish` ends. purposes: which ranks sum the gradient of each parameter, if ranks share the model.
+    total_steps: optimizer steps of the full run. ranks: those that train. swap: moves what
+    spec.update.offload names to the host; None for nothing.
     """
 
     spec: ResolvedSpec
@@ -114,5 +118,5 @@ class UpdateSetup:
 
     @property
     def params(self) -> Mapping[str, JsonValue]:
-        """spec.update.params."""
+        """Return spec.update.params, empty if unset."""
         return self.spec.update.params or {}

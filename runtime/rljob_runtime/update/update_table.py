@@ -1,4 +1,4 @@
-"""The table of update engines: makes the one that the job names, on this rank."""
+"""The table of update engines: creates the one that the job names, on this rank."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -7,17 +7,19 @@ from rljob_runtime.extensions import check_members, load, update_use
 from rljob_runtime.update.update_engine import UpdateEngine, UpdateSetup
 
 AnyUpdateEngine = UpdateEngine[Any]
-"""Whose steps are its own business: what `begin` gave goes back to `finish`."""
+"""An engine with any type of step: `finish` receives the step that `begin` returned."""
 
 
 def make_update(setup: UpdateSetup) -> AnyUpdateEngine:
-    """The engine `spec.update.engine`. Raises ConfigError where it is not installed or cannot train
-    the model, DeviceMemoryError."""
+    """Create the engine `spec.update.engine`.
+
+    Raises ConfigError if it is not installed or cannot train the model, and DeviceMemoryError.
+    """
     return ENGINES.get(setup.spec.update.engine, make_extension)(setup)
 
 
 def make_torch(setup: UpdateSetup) -> AnyUpdateEngine:
-    """`torch`; engines of packages may wrap it."""
+    """Create the engine `torch`; engines of packages may wrap it."""
     from rljob_runtime.update import update_torch
 
     if setup.spec.update.recompute == "full":
@@ -35,14 +37,14 @@ def make_torch(setup: UpdateSetup) -> AnyUpdateEngine:
 
 
 def make_megatron(setup: UpdateSetup) -> AnyUpdateEngine:
-    """`megatron` and `mindspeed`; engines of packages may wrap it."""
+    """Create the engine `megatron` or `mindspeed`; engines of packages may wrap it."""
     from rljob_runtime.update.update_megatron.engine import make_engine
 
     return make_engine(setup)
 
 
 def make_extension(setup: UpdateSetup) -> AnyUpdateEngine:
-    """An installed package's."""
+    """Create the engine of an installed package."""
     use = update_use(setup.spec.update.engine)
     engine = load(use)(setup)
     check_members(engine, UpdateEngine, use)

@@ -1,9 +1,9 @@
 """The update engine `torch`: training of a policy, one optimizer step at a time.
 
-Each rank holds the whole model, or its part of one that `parallelize` has put on several ranks, and trains
-on a part of the batch. Gradients of undivided losses add up, over micro-batches by autograd as these come,
-over ranks by all-reduce; they are divided by global counts. Loss and gradient therefore do not depend on
-how the batch was split.
+Each rank holds the full model, or its shard of one that `parallelize` distributed, and trains on a part of
+the batch. Gradients of undivided losses are summed by autograd over micro-batches and by all-reduce over
+ranks, and then divided by global counts. Loss and gradient therefore do not depend on how the batch was
+split.
 """
 
 # T response tokens of all samples together
@@ -42,16 +42,17 @@ log = logging.getLogger(__name__)
 
 
 class UpdateEngine:
-    """Trains a policy. All of the `ranks` call the same methods in the same order; where they share a model,
-    those of a replica with the same samples, and where passes meet, with equally many micro-batches.
+    """Trains a policy. All of the `ranks` call the same methods in the same order.
 
-    temperature: that of the rollout, which the log-probs are taken under. total_steps: optimizer
-    steps of the whole run, for the schedule. purposes: who adds up the gradient of each parameter, where
-    ranks share the model. swap: moves the optimizer's state to the host between steps; None: it stays.
-    steps: another optimizer in place of this project's.
-    step: optimizer steps so far, skipped ones included. version: steps that changed the weights. Raises
-    ConfigError for weights of a type that it does not train, and DeviceMemoryError when weights and
-    optimizer do not fit.
+    If they share a model, the ranks of a replica use the same samples; if passes meet, all use equally many
+    micro-batches.
+
+    temperature: that of the rollout, which the log-probs are computed under. total_steps: optimizer steps of
+    the full run, for the schedule. purposes: which ranks sum the gradient of each parameter, if ranks share
+    the model. swap: moves the optimizer's state to the host between steps; None: it stays. steps: another
+    optimizer in place of this project's. step: optimizer steps so far, including skipped ones. version: steps
+    that changed the weights. Raises ConfigError for weights of a dtype that it does not train, and
+    DeviceMemoryError if weights and optimizer do not fit.
     """
 
     def __init__(
@@ -101,14 +102,14 @@ class UpdateEngine:
             self._optimizer = OffloadedOptimizer(self._optimizer, swap, ledger)
 
     def logprobs(self, batch: SampleBatch) -> Tensor:
-        """Log-probs of the batch's response tokens [T], float, without gradient, on the host."""
+        """Return log-probs of the batch's response tokens [T], float, without gradient, on the host."""
         with torch.no_grad():
             return self._forward(batch, with_entropy=False).logprobs_T.cpu()
 
     def begin(self, loss: LossFn) -> Accumulation:
         """Start an optimizer step: `add` micro-batches to it, then `finish` it or `discard` it.
 
-        Raises DeviceMemoryError when the gradients do not fit.
+        Raises DeviceMemoryError if the gradients do not fit.
         """
         gradients = self._optimizer.begin()
         return Accumulation(
@@ -122,12 +123,11 @@ class UpdateEngine:
     def finish(
         self, begun: Accumulation, *, groups_with_signal: int, min_groups_with_signal: int = 0
     ) -> dict[str, float]:
-        """Take the optimizer step on what was added; returns metrics over the global batch.
+        """Apply the optimizer step to all added micro-batches; returns metrics over the global batch.
 
-        groups_with_signal: of this replica, each group counted in one only. The weights stay as
-        they are, and `skipped` is 1, when all ranks together have fewer than min_groups_with_signal
-        or no response token; and, with a gradient_norm of NaN, when a loss or a gradient of one of them is
-        not finite.
+        groups_with_signal: of this replica, each group counted in one only. The weights do not change, and
+        `skipped` is 1, if all ranks together have fewer than min_groups_with_signal or no response token. The
+        same holds, with a gradient_norm of NaN, if a loss or a gradient on any rank is not finite.
         """
         try:
             begun.close()
@@ -158,8 +158,10 @@ class UpdateEngine:
         min_groups_with_signal: int = 0,
         without_gradient: Sequence[SampleBatch] = (),
     ) -> dict[str, float]:
-        """One optimizer step on micro-batches that are all there. without_gradient: those whose
-        gradient is known to be zero."""
+        """Run one optimizer step on complete micro-batches.
+
+        without_gradient: micro-batches whose gradient is known to be zero.
+        """
         begun = self.begin(loss)
         try:
             add_all(begun, batches)
@@ -173,24 +175,27 @@ class UpdateEngine:
             begun.discard()
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights that this rank holds by Hugging Face name: the live tensors, to be copied before the
-        next step, and merged ones where adapters are trained."""
+        """Yield this rank's weights by Hugging Face name, with trained adapters merged.
+
+        They are live tensors, to be copied before the next step.
+        """
         yield from merged_weights(self._model, dict(self._model.named_hf_parameters()))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Flat tensors by name: this rank's optimizer state and counters, without the weights. Not
+        """Return this rank's optimizer state and counters, without the weights: flat tensors by name, not
         copies."""
         counters = {"step": torch.tensor(self.step), "version": torch.tensor(self.version)}
         return self._optimizer.state_dict() | counters
 
     def state_ranges(self) -> dict[str, StateRange]:
-        """What the tensors of `state_dict` are of; empty where no other layout can take them."""
-        found = self._optimizer.ranges()
+        """Return which items the tensors of `state_dict` belong to; empty if no other layout can load
+        them."""
+        ranges = self._optimizer.ranges()
         counters = {n: StateRange(kind=n, shape=()) for n in ("step", "version")}
-        return found | counters if found else {}
+        return ranges | counters if ranges else {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continue from a `state_dict`; together with the same weights, bit for bit.
+        """Continue from a `state_dict`; with the same weights, bit for bit.
 
         Raises CheckpointError, with nothing loaded, if names or shapes differ.
         """
@@ -199,7 +204,7 @@ class UpdateEngine:
         self.step, self.version = counters["step"], counters["version"]
 
     def _pipeline(self, gradients: StepGradients) -> Pipeline | None:
-        """Where other ranks have other layers of the model."""
+        """Return the pipeline, if other ranks have other layers of the model."""
         groups = self._ranks.groups
         if groups is None or groups[Purpose.PIPELINE] is None:
             return None
@@ -215,16 +220,18 @@ class UpdateEngine:
     def _forward(self, batch: SampleBatch, *, with_entropy: bool) -> TokenLogprobs:
         return self._model.logprobs(batch, temperature=self._temperature, with_entropy=with_entropy)
 
-    def _count(self, here: Totals, groups_with_signal: int) -> tuple[Totals, int]:
-        """Totals over all replicas, and the groups with a signal. [3] → [3], 24 bytes."""
-        counts = torch.tensor([here.num_tokens, here.num_sequences, groups_with_signal])
+    def _count(self, local: Totals, groups_with_signal: int) -> tuple[Totals, int]:
+        """Return totals over all replicas, and the groups with a signal. [3] → [3], 24 bytes."""
+        counts = torch.tensor([local.num_tokens, local.num_sequences, groups_with_signal])
         sum_over_ranks(counts, self._ranks.data)
         tokens, sequences, signal = (int(count) for count in counts)
         return Totals(num_tokens=tokens, num_sequences=sequences), signal
 
     def _sum_up(self, begun: Accumulation) -> float:
-        """Sum and clip; returns the norm of the model's gradient before clipping. NaN, on all ranks, where a
-        rank's loss or gradient is not finite."""
+        """Sum and clip; returns the norm of the model's gradient before clipping.
+
+        Returns NaN on all ranks if any rank's loss or gradient is not finite.
+        """
         loss, gradients = begun.metrics.loss, begun.gradients
         if not self._all_finite(loss, gradients.norm()):
             return math.nan
@@ -233,7 +240,8 @@ class UpdateEngine:
         return norm if self._all_finite(loss, norm) else math.nan
 
     def _all_finite(self, loss: float, norm: float) -> bool:
-        """Whether every rank's loss and gradient norm are; all ranks learn the same. [ranks] → [ranks]."""
+        """Return whether every rank's loss and gradient norm are finite, identically on all ranks. [ranks] →
+        [ranks]."""
         everyone = self._ranks.everyone
         bad = torch.zeros(size_of(everyone), dtype=torch.int64)
         bad[rank_of(everyone)] = not math.isfinite(loss + norm)

@@ -1,8 +1,8 @@
-"""ZeRO 1 and 2 (arXiv:1910.02054): data parallel ranks share the optimizer instead of repeating it.
+"""ZeRO 1 and 2 (arXiv:1910.02054): data parallel ranks shard the optimizer instead of replicating it.
 
-Called by the update engine, with what `gradients` added up. A rank owns an even part of each bucket of
-parameters, steps it, and gathers the others' parts. The rule is AdamW's, element by element, so that the
-weights are those of one rank.
+The update engine calls this with the sums of `gradients`. A rank owns an even shard of each bucket of
+parameters, steps it, and gathers the others' shards. The rule is AdamW's, element by element, so that the
+weights equal those of one rank.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ from rljob_runtime.update.precision import widen_gradients
 
 
 class ShardedAdamW:
-    """AdamW on this rank's parts. The parameters' storage becomes the buckets'.
+    """AdamW on this rank's shards. The parameters' storage becomes the buckets'.
 
-    Raises DeviceMemoryError when AdamW's state does not fit.
+    Raises DeviceMemoryError if AdamW's state does not fit.
     """
 
     def __init__(
@@ -43,48 +43,52 @@ class ShardedAdamW:
         self._flats = [_lay_out(parameters, bucket) for bucket in buckets]
         ledger.track(kind or MemoryKind.UPDATE_WEIGHTS, self._flats)
         rank = rank_of(group)
-        self._owned = [bucket.owned(rank) for bucket in buckets]
-        self._parts = [
+        self._owned = [bucket.owned_slices(rank) for bucket in buckets]
+        self._shards = [
             flat[bucket.slice_of(rank)] for bucket, flat in zip(buckets, self._flats, strict=True)
         ]
-        # A matrix's piece stays one of two dims: weight decay tells it from a norm by that.
-        self._pieces = {
-            piece.name: _shaped(
-                part[piece.place :][: piece.stop - piece.start], parameters[piece.name]
+        # A slice of a matrix keeps two dims, by which weight decay distinguishes it from a norm.
+        self._local = {
+            bucket_slice.name: _shaped(
+                shard[bucket_slice.offset :][: bucket_slice.stop - bucket_slice.start],
+                parameters[bucket_slice.name],
             )
-            for part, owned in zip(self._parts, self._owned, strict=True)
-            for piece in owned
+            for shard, owned in zip(self._shards, self._owned, strict=True)
+            for bucket_slice in owned
         }
-        widen_gradients(self._pieces)
-        self._adamw = tracked_adamw(self._pieces, settings, ledger)
+        widen_gradients(self._local)
+        self._adamw = tracked_adamw(self._local, settings, ledger)
 
     def step(self, gradients: GradientShards, learning_rate: float) -> None:
-        """Apply the gradients to this rank's parts, and gather the weights: their bytes once."""
-        for part, owned in zip(gradients.parts, self._owned, strict=True):
-            for piece in owned:
-                own = self._pieces[piece.name]
-                own.grad = part[piece.place :][: own.numel()].view_as(own)
+        """Apply the gradients to this rank's shards, and gather the weights: their bytes once."""
+        for shard, owned in zip(gradients.tensors, self._owned, strict=True):
+            for bucket_slice in owned:
+                local = self._local[bucket_slice.name]
+                local.grad = shard[bucket_slice.offset :][: local.numel()].view_as(local)
         self._adamw.step(learning_rate)
-        for own in self._pieces.values():
-            own.grad = None
+        for local in self._local.values():
+            local.grad = None
         gathered = [
-            start_gather(part, self._group, into=flat)
-            for part, flat in zip(self._parts, self._flats, strict=True)
+            start_gather(shard, self._group, into=flat)
+            for shard, flat in zip(self._shards, self._flats, strict=True)
         ]
         for pending in gathered:
             pending.wait()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """This rank's part of AdamW's state; `Bucket.owned` says which items of a parameter it is."""
+        """Return this rank's shard of AdamW's state; `Bucket.owned_slices` gives its items of each
+        parameter."""
         return self._adamw.state_dict()
 
     @property
     def first(self) -> dict[str, int]:
-        """The first item of each parameter that is this rank's."""
-        return {piece.name: piece.start for owned in self._owned for piece in owned}
+        """Return the first item of each parameter that this rank owns."""
+        return {
+            bucket_slice.name: bucket_slice.start for owned in self._owned for bucket_slice in owned
+        }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Copy a `state_dict` of the same rank of as many. Raises CheckpointError if it does not fit."""
+        """Copy a `state_dict` of the same rank among as many. Raises CheckpointError if it does not fit."""
         self._adamw.load_state_dict(state)
 
 
@@ -98,38 +102,45 @@ class ZeroItems:
 
 
 def zero_items(buckets: Sequence[Bucket], stage: int, rank: int) -> ZeroItems:
-    """What a rank keeps of these buckets. stage: 0, 1 or 2."""
-    whole = sum(bucket.items for bucket in buckets)
-    parts = sum(bucket.items // bucket.ranks for bucket in buckets)
+    """Return the items that a rank keeps of these buckets. stage: 0, 1 or 2."""
+    full_items = sum(bucket.items for bucket in buckets)
+    shard_items = sum(bucket.items // bucket.ranks for bucket in buckets)
     under_way = max(sum(bucket.items for bucket in buckets[i : i + 2]) for i in range(len(buckets)))
-    owned = sum(piece.stop - piece.start for bucket in buckets for piece in bucket.owned(rank))
-    parameters = sum(piece.stop for bucket in buckets for piece in bucket.pieces)
+    owned = sum(
+        bucket_slice.stop - bucket_slice.start
+        for bucket in buckets
+        for bucket_slice in bucket.owned_slices(rank)
+    )
+    parameters = sum(bucket_slice.stop for bucket in buckets for bucket_slice in bucket.slices)
     return ZeroItems(
-        weights=whole,
-        gradients=parts + under_way if stage == 2 else whole,
+        weights=full_items,
+        gradients=shard_items + under_way if stage == 2 else full_items,
         moments=2 * (owned if stage else parameters),
     )
 
 
 def zero_bytes(buckets: Sequence[Bucket], stage: int, *, passes: int, item_bytes: int) -> int:
-    """Bytes that a rank sends in an optimizer step. passes: backward passes of it; stage: 0, 1 or 2."""
+    """Return the bytes that a rank sends in an optimizer step. passes: its backward passes; stage: 0,
+    1 or 2."""
     total = 0
     for bucket in buckets:
-        part, ranks = bucket.items // bucket.ranks * item_bytes, bucket.ranks
+        shard_bytes, ranks = bucket.items // bucket.ranks * item_bytes, bucket.ranks
         if stage == 0:
-            total += sum_bytes(part * ranks, ranks)
+            total += sum_bytes(shard_bytes * ranks, ranks)
         else:
             scatters = passes if stage == 2 else 1
-            total += scatters * scatter_sum_bytes(part, ranks) + gather_bytes(part, ranks)
+            total += scatters * scatter_sum_bytes(shard_bytes, ranks) + gather_bytes(
+                shard_bytes, ranks
+            )
     return total
 
 
 def _lay_out(parameters: Mapping[str, Tensor], bucket: Bucket) -> Tensor:
-    first = parameters[bucket.pieces[0].name]
+    first = parameters[bucket.slices[0].name]
     flat = torch.zeros(bucket.items, dtype=first.dtype, device=first.device)
-    for piece in bucket.pieces:
-        parameter = parameters[piece.name]
-        view = flat[piece.place :][: piece.stop].view_as(parameter)
+    for bucket_slice in bucket.slices:
+        parameter = parameters[bucket_slice.name]
+        view = flat[bucket_slice.offset :][: bucket_slice.stop].view_as(parameter)
         view.copy_(parameter.detach())
         parameter.data = view
     return flat

@@ -13,7 +13,7 @@ from torch import Tensor
 from rljob_runtime.devices.host_arena import HostArena
 from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.errors import WeightsError
-from rljob_runtime.models.weight_stream import Announced, unpack_outlines
+from rljob_runtime.models.weight_stream import AnnouncedWeights, unpack_outlines
 from rljob_runtime.models.weights import WeightsDigest, check_weights
 from rljob_runtime.rollout.rollout_engine import SlicedEngine, SwitchingEngine
 from rljob_runtime.weights.reshard_checks import REMEDY, Taken
@@ -153,7 +153,7 @@ class TensorsArrive:
 
     def load(self, version: int) -> None:
         """By the engine's own way."""
-        held = Announced(outlines=self._held, weights=self._held.items())
+        held = AnnouncedWeights(outlines=self._held, weights=self._held.items())
         self._engine.load_weights(held, version=version)
 
     def check(self, version: int) -> str:

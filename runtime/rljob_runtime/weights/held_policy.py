@@ -20,7 +20,7 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.adapter_files import read_adapter
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config
 from rljob_runtime.models.decoder import Decoder
-from rljob_runtime.models.expert_names import places_in_stack, split_experts
+from rljob_runtime.models.expert_names import split_experts, stack_indices
 from rljob_runtime.models.loading import load_policy, load_scorer
 from rljob_runtime.models.lora import add_adapters, draw_adapters, merged_weights, named_adapters
 from rljob_runtime.models.policy_model import PolicyModel
@@ -45,7 +45,7 @@ from rljob_runtime.parallel.decoder.parameters import (
 from rljob_runtime.parallel.decoder.policy import load_parallel
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, gradient_purpose
-from rljob_runtime.update.state_places import Box, Span
+from rljob_runtime.update.state_places import Box, WeightSpan
 from rljob_runtime.update.update_ranks import UpdateRanks
 
 
@@ -96,7 +96,7 @@ class HeldPolicy(Protocol):
         them, without adapters. Those of a vision tower are matrices and vectors."""
         ...
 
-    def spans(self) -> dict[str, list[Span]]:
+    def spans(self) -> dict[str, list[WeightSpan]]:
         """Which weights' slices each trained parameter has, in order, by the parameter's name."""
         ...
 
@@ -143,7 +143,7 @@ class WholePolicy:
         self._views = dict(self.outlines())
         return {name: as_matrix(view) for name, view in self._views.items()}
 
-    def spans(self) -> dict[str, list[Span]]:
+    def spans(self) -> dict[str, list[WeightSpan]]:
         """Whole ones; weights may be on the host, and parts of them have no memory then."""
         trained = ((name, own.to("meta")) for name, own in self.model.trained_parameters())
         shapes = {name: weight.shape for name, weight in split_experts(trained)}
@@ -205,7 +205,7 @@ class PolicyPart:
         """This rank's."""
         return {n: as_matrix(own) for n, own in slices_of(self.model, self._held).items()}
 
-    def spans(self) -> dict[str, list[Span]]:
+    def spans(self) -> dict[str, list[WeightSpan]]:
         """This rank's, with ZeRO 3 those that it has rows of."""
         held, tower = self._held, tower_of(self.model)
 
@@ -286,13 +286,13 @@ def load_held(
 
 def _spans(
     model: PolicyModel, box: Callable[[str], Box], *, first: int = 0
-) -> dict[str, list[Span]]:
+) -> dict[str, list[WeightSpan]]:
     """Of each trained parameter; a stack has those of its experts, which are numbered from `first`."""
     found = {}
     for name, parameter in model.trained_parameters():
-        places = places_in_stack(name, parameter.shape, first=first)
+        places = stack_indices(name, parameter.shape, first=first)
         parts = [name] if places is None else [part for part, _ in places]
-        found[name] = [Span(part, box(part)) for part in parts]
+        found[name] = [WeightSpan(part, box(part)) for part in parts]
     return found
 
 

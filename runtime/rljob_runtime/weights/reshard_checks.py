@@ -17,7 +17,7 @@ from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_plan.resharding.routes import Move
 from rljob_runtime.devices.wire import Pending, start_gather
 from rljob_runtime.errors import WeightsError
-from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.expert_names import weight_dtype
 from rljob_runtime.models.slice_sums import slice_sum
 from rljob_runtime.rollout.sync_probe import TOLERANCE, check_probe
 from rljob_runtime.weights.reshard.merging import Merge, as_trained
@@ -182,7 +182,9 @@ class ReshardChecks:
         """As they are in the rollout."""
         name = piece.tensor.name
         return (
-            values.detach().to(held_dtype(name, self._sent)).to(held_dtype(name, self._generated))
+            values.detach()
+            .to(weight_dtype(name, self._sent))
+            .to(weight_dtype(name, self._generated))
         )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rljob_plan.resharding.boxes import Piece
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.expert_names import weight_dtype
 
 
 class RolloutWeights:
@@ -65,7 +65,7 @@ class PassingWeights:
 
     def make(self, piece: Piece) -> Tensor:
         """A new one."""
-        dtype = held_dtype(piece.tensor.name, self.dtype)
+        dtype = weight_dtype(piece.tensor.name, self.dtype)
         self.ledger.require(MemoryKind.ROLLOUT_WEIGHTS, piece.box.items * dtype.itemsize)
         size = piece.box.size[: len(piece.tensor.shape)]
         tensor = torch.empty(size, dtype=dtype, device=self.device)

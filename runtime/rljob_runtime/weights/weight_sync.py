@@ -19,8 +19,8 @@ from torch import Tensor
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.errors import WeightsError
-from rljob_runtime.models.expert_names import held_dtype
-from rljob_runtime.models.weight_stream import Announced, pack_outlines, unpack_outlines
+from rljob_runtime.models.expert_names import weight_dtype
+from rljob_runtime.models.weight_stream import AnnouncedWeights, pack_outlines, unpack_outlines
 from rljob_runtime.models.weights import WeightsDigest
 from rljob_runtime.record.reports import SyncReport
 from rljob_runtime.record.spans import StageSpan
@@ -91,7 +91,7 @@ class WeightSync:
             sent = WeightsDigest(self.dtype)
             with self._telling(version):
                 arriving = self._arriving(version)
-                counted = Announced(outlines=arriving.outlines, weights=sent.of(arriving))
+                counted = AnnouncedWeights(outlines=arriving.outlines, weights=sent.of(arriving))
                 if self.rollout is None:
                     collections.deque(counted, maxlen=0)
                 else:
@@ -145,22 +145,26 @@ class WeightSync:
         """What fails here alone, all hear who exchange weights with this device."""
         return self.group.reporting_errors(weights_named(version)) if self.group else nullcontext()
 
-    def _arriving(self, version: int) -> Announced:
+    def _arriving(self, version: int) -> AnnouncedWeights:
         """All weights, each once all devices that exchange it have it."""
         policy, group, named = self.policy, self.group, weights_named(version)
         if group is not None and not group.is_source:
             outlines = unpack_outlines(group.broadcast_bytes(description=f"{named}, names"))
-            return Announced(outlines=outlines, weights=self._received(outlines, group, named))
+            return AnnouncedWeights(
+                outlines=outlines, weights=self._received(outlines, group, named)
+            )
         assert policy is not None, "a device that takes no weights has them"
         if group is None:
-            return Announced(outlines=dict(policy.outlines()), weights=policy.whole_weights())
+            return AnnouncedWeights(
+                outlines=dict(policy.outlines()), weights=policy.whole_weights()
+            )
         outlines = self._outlines_sent(policy)
         group.broadcast_bytes(pack_outlines(outlines), f"{named}, names")
-        return Announced(outlines=outlines, weights=_sent(policy, outlines, group, named))
+        return AnnouncedWeights(outlines=outlines, weights=_sent(policy, outlines, group, named))
 
     def _outlines_sent(self, policy: HeldPolicy) -> dict[str, Tensor]:
         return {
-            name: outline.to("meta", held_dtype(name, self.synced))
+            name: outline.to("meta", weight_dtype(name, self.synced))
             for name, outline in policy.outlines().items()
         }
 

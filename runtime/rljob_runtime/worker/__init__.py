@@ -1,5 +1,6 @@
-"""What a device does in each of its states: generate, score, compare, update, take weights.
+"""What a device does in each of its states: generate, score, compare, update, receive weights.
 
-In: rows that the dock holds, claimed from the state's controller. Out: columns of these rows, and reports.
-Called by `processes.actors`. `build` makes the states of a device's role. Knows neither Ray nor the driver.
+Input: rows of the dock, claimed from the state's controller. Output: columns of these rows, and reports.
+`processes.actors` calls this package; `build` creates the states of a device's role. It does not depend on
+Ray or the driver.
 """

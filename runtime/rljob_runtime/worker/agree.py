@@ -1,7 +1,7 @@
-"""What ranks that wait for each other in a pass agree on before they begin it, and after it.
+"""Agreement between ranks that wait for each other in a pass, before it begins and after it.
 
-Called by the states whose ranks share a model. A rank that fails alone would let the others wait until
-their group's deadline.
+The states whose ranks share a model call this. If one rank failed alone, the others would wait until their
+group's deadline.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from rljob_runtime.errors import DockError, DockLost
 
 
 @contextlib.contextmanager
-def agreed(group: ProcessGroup | None) -> Iterator[None]:
-    """Raises the body's DockError, and DockLost on the other ranks of the group, once all are there."""
+def fail_together(group: ProcessGroup | None) -> Iterator[None]:
+    """Raise the body's DockError, and DockLost on the other ranks of the group, once all have arrived."""
     failure: DockError | None = None
     try:
         yield
@@ -31,7 +31,7 @@ def agreed(group: ProcessGroup | None) -> Iterator[None]:
 
 
 def any_of(group: ProcessGroup | None, value: bool) -> bool:
-    """Whether it is so on any rank of the group."""
-    found = torch.tensor([int(value)])
-    max_over_ranks(found, group)
-    return bool(found.item())
+    """Return whether the value is true on any rank of the group."""
+    flag = torch.tensor([int(value)])
+    max_over_ranks(flag, group)
+    return bool(flag.item())

@@ -1,7 +1,7 @@
-"""What a step whose numbers are not finite was made of: its rows as plain values, those to blame first.
+"""The rows of a step whose metrics are not finite, as plain values, most suspicious first.
 
-Called by the update state; the guard `nonFinite` writes the rows of all ranks into the run's folder. Bounded:
-so many rows of a rank, and so many tokens of each.
+The update state calls this; the guard `nonFinite` writes the rows of all ranks to the run's folder. Rows per
+rank, and tokens per row, are limited.
 """
 
 # B samples, T response tokens of all samples together
@@ -18,53 +18,58 @@ from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.accumulation import UNDIVIDED
 
 MOST_ROWS = 64
-"""Of a rank."""
+"""Maximum rows of a rank."""
 MOST_TOKENS = 1024
-"""Of a prompt, and of a response."""
+"""Maximum tokens of a prompt, and of a response."""
 
-Says = Callable[[SampleBatch], Tensor]
+ComputeLogprobs = Callable[[SampleBatch], Tensor]
 Loss = Callable[[Tensor, SampleBatch, Totals], LossOutput]
 BadRow = dict[str, Any]
 
 
 def all_finite(metrics: Mapping[str, float]) -> bool:
-    """Whether every metric is a number and not infinite."""
+    """Return whether every metric is finite."""
     return all(map(math.isfinite, metrics.values()))
 
 
 def bad_rows(
-    parts: Sequence[tuple[Sequence[RowMeta], SampleBatch]],
+    chunks: Sequence[tuple[Sequence[RowMeta], SampleBatch]],
     *,
-    says: Says | None,
+    logprobs_of: ComputeLogprobs | None,
     column: str,
     loss: Loss | None,
 ) -> list[BadRow]:
-    """Rows of a batch as JSON has them, those with most that is not finite first, then in their order.
+    """Return rows of a batch in JSON format: those with the most non-finite values first, then in their
+    order.
 
-    parts: samples that were prepared, with their rows. says: what the model says of them with the weights
-    that there are, [T], told as `column`; None where a rank cannot compute alone. loss: of one sample; None
-    where it has none of its own.
+    chunks: prepared samples with their rows. logprobs_of: computes the model's values for them with the
+    current weights, [T], reported as `column`; None if a rank cannot compute alone. loss: of one sample; None
+    if samples have no separate loss.
     """
-    found = [row for rows, samples in parts for row in _rows(rows, samples, says, column, loss)]
-    found.sort(key=lambda row: -len(row["not_finite"]))
-    return found[:MOST_ROWS]
+    entries = [
+        row for rows, samples in chunks for row in _rows(rows, samples, logprobs_of, column, loss)
+    ]
+    entries.sort(key=lambda row: -len(row["not_finite"]))
+    return entries[:MOST_ROWS]
 
 
 def _rows(
     rows: Sequence[RowMeta],
     samples: SampleBatch,
-    says: Says | None,
+    logprobs_of: ComputeLogprobs | None,
     column: str,
     loss: Loss | None,
 ) -> Iterator[BadRow]:
-    said = samples.split_by_sample(says(samples).cpu()) if says is not None else None
+    values = (
+        samples.split_by_sample(logprobs_of(samples).cpu()) if logprobs_of is not None else None
+    )
     for i, row in enumerate(rows):
         scalars = {name: float(values_B[i]) for name, values_B in samples.scalars.items()}
-        fields = {name: held[i].float() for name, held in samples.fields.items()}
-        if said is not None:
-            fields[column] = said[i]
+        fields = {name: field[i].float() for name, field in samples.fields.items()}
+        if values is not None:
+            fields[column] = values[i]
             if loss is not None:
-                scalars["loss"] = float(loss(said[i], samples.select([i]), UNDIVIDED).loss)
+                scalars["loss"] = float(loss(values[i], samples.select([i]), UNDIVIDED).loss)
         prompt = samples.prompts[int(samples.group_of_B[i])]
         bad_fields = [name for name, value_T in fields.items() if not value_T.isfinite().all()]
         bad_scalars = [name for name, value in scalars.items() if not math.isfinite(value)]
@@ -83,20 +88,20 @@ def _rows(
 
 
 def _summary(value_T: Tensor) -> dict[str, float | int | None]:
-    """Of a value of each token: least, mean and largest of those that are finite, the place of the first that
-    is not, and how many are not."""
+    """Summarize per-token values: minimum, mean and maximum of the finite ones, and index and count of the
+    others."""
     finite_T = value_T.isfinite()
-    kept = value_T[finite_T].double()
+    finite = value_T[finite_T].double()
     bad = (~finite_T).nonzero().flatten().tolist()
     return {
-        "min": float(kept.min()) if len(kept) else None,
-        "mean": float(kept.mean()) if len(kept) else None,
-        "max": float(kept.max()) if len(kept) else None,
+        "min": float(finite.min()) if len(finite) else None,
+        "mean": float(finite.mean()) if len(finite) else None,
+        "max": float(finite.max()) if len(finite) else None,
         "not_finite": len(bad),
         "first_not_finite": bad[0] if bad else None,
     }
 
 
 def _plain(value: float) -> float | str:
-    """JSON has no other numbers than finite ones."""
+    """Return a value that JSON can represent: it has only finite numbers."""
     return value if math.isfinite(value) else str(value)

@@ -1,4 +1,4 @@
-"""A device's states, made once from the job's spec and the device's role."""
+"""Creates a device's states, once, from the job's spec and the device's role."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -59,19 +59,19 @@ from rljob_runtime.weights.reshard_state import Reshard
 from rljob_runtime.weights.resharding import is_planned, make_reshard, rollout_weights, swaps
 from rljob_runtime.weights.rollout_weights import RolloutRoom
 from rljob_runtime.weights.weight_sync import WeightSync, synced_dtype
-from rljob_runtime.worker.compare import Compare
+from rljob_runtime.worker.compare import CompareState
 from rljob_runtime.worker.device_ranks import DeviceRanks
 from rljob_runtime.worker.device_role import DeviceRole
 from rljob_runtime.worker.device_states import DeviceStates
-from rljob_runtime.worker.generate import Generate
+from rljob_runtime.worker.generate import GenerateState
 from rljob_runtime.worker.in_flight import InFlight, Probe
-from rljob_runtime.worker.inference import Adapted, Inference, with_end
-from rljob_runtime.worker.partial_rollout import PartialRollout
+from rljob_runtime.worker.inference import AdaptSamples, InferenceState, with_end
+from rljob_runtime.worker.partial_rollout import PartialRolloutState
 from rljob_runtime.worker.rollout_replica import RolloutReplica
-from rljob_runtime.worker.shown import Shown
+from rljob_runtime.worker.shown import VisionSetup
 from rljob_runtime.worker.trained_model import TrainedModel
 from rljob_runtime.worker.training_objective import critic_objective
-from rljob_runtime.worker.update import Update
+from rljob_runtime.worker.update import UpdateState
 
 if TYPE_CHECKING:
     from rljob_runtime.task.pictures.picture_columns import PictureReader
@@ -79,40 +79,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceContext:
-    """What a role's states are made in. models: directories by name: policy, and those that `model_paths`
-    names beside. kept: folder of the reference's log-probs, None where they are computed anew. engine: a
-    rollout engine that has outlived the states that it was made for. base_dir: folder of the job's file.
-    text_ids: number of ids that the policy's tokenizer has a text for."""
+    """The inputs that a role's states are created from.
+
+    models: directories by name: policy, and the others of `model_paths`. logprobs_folder: folder of the
+    reference's log-probs, None if they are recomputed. engine: a rollout engine that has outlived the states
+    that it was created for. base_dir: folder of the job's file. text_ids: number of ids that the policy's
+    tokenizer has a text for.
+    """
 
     spec: ResolvedSpec
     role: DeviceRole
     models: Mapping[str, Path]
     dock: Callable[[], DockAddress]
     backend: Backend
-    kept: Path | None = None
+    logprobs_folder: Path | None = None
     engine: RolloutEngine | None = None
     base_dir: Path = Path()
     text_ids: int | None = None
 
     def client(self, state: str) -> DockClient:
-        """The state's."""
+        """Create a dock client for the state."""
         return DockClient(self.dock, state=state, owner=f"device-{self.role.rank}")
 
 
 def make_states(context: DeviceContext, *, meet: Callable[[], DeviceRanks]) -> DeviceStates:
-    """Load what the role needs. meet: joins the other devices of the role's world.
+    """Load everything that the role needs. meet: joins the other devices of the role's world.
 
-    A rollout engine that has a device to itself is made before: vLLM makes, and destroys, a process group
-    of its own.
+    A rollout engine that has a device to itself is created first, because vLLM creates and destroys its own
+    process group.
     """
     spec, model, backend = context.spec, context.models["policy"], context.backend
     tokenizer = load_tokenizer(model)
     context = replace(context, text_ids=tokenizer.vocab_size)
-    shown = Shown.of(spec, model=model, tokenizer=tokenizer, backend=backend)
-    met = meet() if spec.rollout.parallelism.shared else None
+    vision = VisionSetup.of(spec, model=model, tokenizer=tokenizer, backend=backend)
+    device_ranks = meet() if spec.rollout.parallelism.shared else None
     rollout = context.engine
     if rollout is None and context.role.generates and "generate" in spec.states:
-        groups = met.rollout if met else None
+        groups = device_ranks.rollout if device_ranks else None
         rollout = make_rollout(
             spec,
             model=model,
@@ -120,22 +123,22 @@ def make_states(context: DeviceContext, *, meet: Callable[[], DeviceRanks]) -> D
             groups=groups,
             beside=context.models,
             device=backend.device,
-            towers=shown.generating,
+            towers=vision.generating,
             text_ids=context.text_ids,
         )
     room = rollout_weights(rollout, spec, model=model, backend=backend)
-    met = met or meet()
-    held = _held(context, met, rollout)
+    device_ranks = device_ranks or meet()
+    policy = _load_policy(context, device_ranks, rollout)
     trained = None
-    if context.role.update_rank is not None and held is not None:
-        trained = _trained(context, held, met, shown)
-    port = _port(context, held, rollout, room, tokenizer.vocab_size)
+    if context.role.update_rank is not None and policy is not None:
+        trained = _training_states(context, policy, device_ranks, vision)
+    port = _port(context, policy, rollout, room, tokenizer.vocab_size)
     if trained is not None:
         trained.update.ready = port.ready_to_train
         if spec.update.lora is not None and "reference" in trained.inference:
             trained.inference["reference"].ready = port.ready_to_train
-    replica = RolloutReplica(engine=rollout, groups=met.rollout) if rollout else None
-    generate = _generate(context, replica, shown.reader) if replica else None
+    replica = RolloutReplica(engine=rollout, groups=device_ranks.rollout) if rollout else None
+    generate = _generate(context, replica, vision.reader) if replica else None
     return DeviceStates(
         spec=spec,
         policy=trained.policy if trained else None,
@@ -149,31 +152,33 @@ def make_states(context: DeviceContext, *, meet: Callable[[], DeviceRanks]) -> D
         port=port,
         in_flight=_in_flight(context, replica, port, vocab_size=tokenizer.vocab_size),
         tokenizer=tokenizer,
-        tools=_tools(spec, tokenizer, asks=replica.leads) if replica else None,
-        games=_games(spec, tokenizer, asks=replica.leads) if replica else None,
+        tools=_tools(spec, tokenizer, leads=replica.leads) if replica else None,
+        games=_games(spec, tokenizer, leads=replica.leads) if replica else None,
         agents=_agents(spec, tokenizer, context.base_dir) if replica else None,
     )
 
 
 def _port(
     context: DeviceContext,
-    held: HeldPolicy | None,
+    policy: HeldPolicy | None,
     rollout: RolloutEngine | None,
     room: RolloutRoom | None,
     vocab_size: int,
 ) -> Port:
-    """Colocated devices that have a plan meet for it here."""
+    """Create the exchange of weights; colocated devices with a reshard plan join its process world here."""
     spec, trains = context.spec, context.role.update_rank is not None
     if is_planned(spec, context.models["policy"]):
         engine = rollout if isinstance(rollout, SlicedEngine | TakingEngine) else None
         model, backend = context.models["policy"], context.backend
-        own = held if trains else None
-        reshard = make_reshard(spec, model, own, engine, room, backend=backend, text_ids=vocab_size)
+        trained_policy = policy if trains else None
+        reshard = make_reshard(
+            spec, model, trained_policy, engine, room, backend=backend, text_ids=vocab_size
+        )
         if spec.placement.mode == "colocated":
             reshard.meet(DefaultGroupMembers())
         return reshard
     return WeightSync(
-        policy=held,
+        policy=policy,
         rollout=rollout,
         dtype=DTYPES[spec.rollout.dtype],
         synced=synced_dtype(spec),
@@ -184,75 +189,83 @@ def _port(
     )
 
 
-def _held(
-    context: DeviceContext, met: DeviceRanks, rollout: RolloutEngine | None
+def _load_policy(
+    context: DeviceContext, device_ranks: DeviceRanks, rollout: RolloutEngine | None
 ) -> HeldPolicy | None:
-    """The policy in the update layout, to train it or to probe the rollout engine."""
+    """Load the policy in the update layout, to train it or to probe the rollout engine."""
     spec, trains = context.spec, context.role.update_rank is not None
     planned = is_planned(spec, context.models["policy"])
     if not trains and (planned or not isinstance(rollout, Probing)):
         return None
     dtype = DTYPES[spec.update.dtype] if trains else synced_dtype(spec)
     lora = spec.update.lora if trains else None
-    held = load_held(
+    policy = load_held(
         context.models["policy"],
-        met.update,
+        device_ranks.update,
         dtype=dtype,
         lora=lora,
         seed=spec.seed,
         device=context.backend.device,
     )
-    held.model.text_ids = context.text_ids
-    return held
+    policy.model.text_ids = context.text_ids
+    return policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Trained:
-    """What a device that trains has."""
+class _TrainingStates:
+    """The states of a device that trains."""
 
     policy: TrainedModel
     critic: TrainedModel | None
-    update: Update
-    compare: Compare | None
-    inference: dict[str, Inference]
+    update: UpdateState
+    compare: CompareState | None
+    inference: dict[str, InferenceState]
 
 
-def _trained(context: DeviceContext, held: HeldPolicy, met: DeviceRanks, shown: Shown) -> _Trained:
-    spec, ranks = context.spec, met.update
-    shown.to(held.model, policy=True)
-    engine = _engine(context, spec, held, ranks, make_update)
+def _training_states(
+    context: DeviceContext, held_policy: HeldPolicy, device_ranks: DeviceRanks, vision: VisionSetup
+) -> _TrainingStates:
+    spec, ranks = context.spec, device_ranks.update
+    vision.to(held_policy.model, policy=True)
+    engine = _engine(context, spec, held_policy, ranks, make_update)
     control = KlControl.of(spec.algorithm.params)
     policy = TrainedModel(
-        held=held, engine=engine, ranks=ranks, source=context.models["policy"], control=control
+        shard=held_policy,
+        engine=engine,
+        ranks=ranks,
+        source=context.models["policy"],
+        control=control,
     )
-    update = Update(
+    update = UpdateState(
         engine=engine,
         dock=context.client("update"),
         ranks=ranks,
         spec=spec,
         control=control,
-        pictures=shown.reader,
+        pictures=vision.reader,
     )
     compare = None
     if "compare" in spec.states:
-        compare = Compare(engine=engine, dock=context.client("compare"), ranks=ranks, spec=spec)
-    critic, judged = None, shown
+        compare = CompareState(
+            engine=engine, dock=context.client("compare"), ranks=ranks, spec=spec
+        )
+    critic, critic_vision = None, vision
     if spec.critic is not None:
-        critic = _critic(context, met)
-        judged = _shown_to(context, "critic", shown, spec.critic)
-        judged.to(critic.held.model)
-        update.critic = _teach_critic(context, critic, control, judged)
-    inference = make_inference(context, met, held, critic, shown, judged)
-    return _Trained(
+        critic = _critic(context, device_ranks)
+        critic_vision = _vision_of(context, "critic", vision, spec.critic)
+        critic_vision.to(critic.shard.model)
+        update.critic = _teach_critic(context, critic, control, critic_vision)
+    inference = make_inference(context, device_ranks, held_policy, critic, vision, critic_vision)
+    return _TrainingStates(
         policy=policy, critic=critic, update=update, compare=compare, inference=inference
     )
 
 
 def _generate(
     context: DeviceContext, replica: RolloutReplica, pictures: "PictureReader | None"
-) -> Generate:
+) -> GenerateState:
     spec = context.spec
-    return Generate(
+    return GenerateState(
         replica=replica,
         dock=context.client("generate"),
         run_seed=spec.seed,
@@ -265,25 +278,25 @@ def _generate(
     )
 
 
-def _tools(spec: RLJobSpec, tokenizer: Tokenizer, *, asks: bool) -> ToolSettings | None:
-    """asks: whether the device asks for its replica."""
+def _tools(spec: RLJobSpec, tokenizer: Tokenizer, *, leads: bool) -> ToolSettings | None:
+    """Create the tool settings. leads: whether the device calls tools for its replica."""
     if not spec.rollout.tools:
         return None
     return ToolSettings(
         form=CallFormat(tokenizer, spec.rollout.tools),
-        pool=ToolPool(spec.rollout.tools) if asks else Nobody(),
+        pool=ToolPool(spec.rollout.tools) if leads else Nobody(),
         most_turns=spec.most_turns,
     )
 
 
-def _games(spec: RLJobSpec, tokenizer: Tokenizer, *, asks: bool) -> GameSettings | None:
-    """As `_tools`."""
+def _games(spec: RLJobSpec, tokenizer: Tokenizer, *, leads: bool) -> GameSettings | None:
+    """Create the game settings. leads: whether the device plays for its replica."""
     played = [environment for _, environment in environments(spec)]
     if not played:
         return None
     return GameSettings(
         form=Conversation(tokenizer, chat=spec.data.chat),
-        pool=GamePool(played) if asks else Nobody(),
+        pool=GamePool(played) if leads else Nobody(),
         most_turns=spec.most_turns,
     )
 
@@ -293,7 +306,7 @@ def _agents(spec: RLJobSpec, tokenizer: Tokenizer, base_dir: Path) -> AgentDesk 
     if agent is None:
         return None
 
-    def say(ids: list[int], number: int, tools: bool) -> Message:
+    def answer_of(ids: list[int], number: int, tools: bool) -> Message:
         text = tokenizer.decode(ids)
         return answer_message(text, cut_at_stop(text, stop), number=number, tools=tools)
 
@@ -301,7 +314,7 @@ def _agents(spec: RLJobSpec, tokenizer: Tokenizer, base_dir: Path) -> AgentDesk 
         most_turns=spec.most_turns,
         most_tokens=spec.batch.max_response_length,
         scored=any(reward.type == "agent" for reward in spec.rewards),
-        say=say,
+        say=answer_of,
     )
     return AgentDesk(agent, base_dir=base_dir, tokenizer=tokenizer, limits=limits)
 
@@ -326,16 +339,16 @@ def _in_flight(
 
 
 def _longest(spec: RLJobSpec) -> int:
-    """Tokens of a prompt and its response."""
+    """Return the maximum tokens of a prompt and its response."""
     return spec.batch.max_prompt_length + spec.batch.max_response_length
 
 
 def _partial_rollout(
-    generate: Generate | None, spec: ResolvedSpec, model: Path
-) -> PartialRollout | None:
+    generate: GenerateState | None, spec: ResolvedSpec, model: Path
+) -> PartialRolloutState | None:
     if generate is None or spec.flow.partial_rollout is None:
         return None
-    return PartialRollout(
+    return PartialRolloutState(
         replica=generate.replica,
         dock=generate.dock,
         spec=spec,
@@ -347,7 +360,7 @@ def _partial_rollout(
 def _engine(
     context: DeviceContext,
     spec: ResolvedSpec,
-    held: HeldPolicy,
+    held_policy: HeldPolicy,
     ranks: UpdateRanks,
     make: Callable[[UpdateSetup], AnyUpdateEngine],
 ) -> AnyUpdateEngine:
@@ -357,8 +370,8 @@ def _engine(
         UpdateSetup(
             spec=spec,
             model=context.models["policy"],
-            policy=held.model,
-            purposes=held.purposes,
+            policy=held_policy.model,
+            purposes=held_policy.purposes,
             total_steps=spec.steps * per_step,
             ranks=ranks,
             ledger=context.backend.ledger,
@@ -367,62 +380,69 @@ def _engine(
     )
 
 
-def _critic(context: DeviceContext, met: DeviceRanks) -> TrainedModel:
+def _critic(context: DeviceContext, device_ranks: DeviceRanks) -> TrainedModel:
     spec, source = context.spec.of_critic(), context.models["critic"]
     dtype, device = DTYPES[spec.update.dtype], context.backend.device
-    held = load_held(source, met.critic, dtype=dtype, scores=True, device=device)
-    # before its engine does: they stay where they are while the policy's move
-    weights = [held_rows(weight) for _, weight in held.model.trained_parameters()]
+    critic = load_held(source, device_ranks.critic, dtype=dtype, scores=True, device=device)
+    # before its engine tracks them: they do not move when the policy's weights do
+    weights = [held_rows(weight) for _, weight in critic.model.trained_parameters()]
     context.backend.ledger.track(MemoryKind.CRITIC_WEIGHTS, weights)
     return TrainedModel(
-        held=held,
-        engine=_engine(context, spec, held, met.critic, make_torch),
-        ranks=met.critic,
+        shard=critic,
+        engine=_engine(context, spec, critic, device_ranks.critic, make_torch),
+        ranks=device_ranks.critic,
         source=source,
         config=scorer_config(read_config(source), read_scorer(source)),
     )
 
 
-def _shown_to(context: DeviceContext, name: str, shown: Shown, model: Critic | Teacher) -> Shown:
-    """A model beside the policy. shown: to the policy, whose towers it has where it is the same one."""
+def _vision_of(
+    context: DeviceContext, name: str, vision: VisionSetup, model: Critic | Teacher
+) -> VisionSetup:
+    """Return the vision setup of another model; it shares the policy's towers if it has the same directory.
+
+    vision: that of the policy.
+    """
     path = context.models[name]
-    if shown.reader is None or path == context.models["policy"]:
-        return replace(shown, dtype=DTYPES[model.dtype])
-    return Shown.of(
+    if vision.reader is None or path == context.models["policy"]:
+        return replace(vision, dtype=DTYPES[model.dtype])
+    return VisionSetup.of(
         context.spec,
         model=path,
         tokenizer=load_tokenizer(path),
         backend=context.backend,
-        beside=model,
+        other=model,
     )
 
 
 def _teach_critic(
-    context: DeviceContext, critic: TrainedModel, control: KlControl, shown: Shown
-) -> Update:
-    return Update(
+    context: DeviceContext, critic: TrainedModel, control: KlControl, vision: VisionSetup
+) -> UpdateState:
+    return UpdateState(
         engine=critic.engine,
         dock=context.client("critic"),
         ranks=critic.ranks,
         spec=context.spec.of_critic(),
         control=control,
         teaches=critic_objective,
-        pictures=shown.reader,
+        pictures=vision.reader,
     )
 
 
 def make_inference(
     context: DeviceContext,
-    met: DeviceRanks,
-    held: HeldPolicy,
+    device_ranks: DeviceRanks,
+    policy: HeldPolicy,
     critic: TrainedModel | None,
-    shown: Shown,
-    judged: Shown,
-) -> dict[str, Inference]:
-    """The states that score samples by a model, by name; those that the job has. held: the policy. judged: to
-    the critic."""
+    vision: VisionSetup,
+    critic_vision: VisionSetup,
+) -> dict[str, InferenceState]:
+    """Create the job's states that score samples with a model, by name. policy: the trained policy.
+
+    critic_vision: vision setup of the critic.
+    """
     spec, states = context.spec, context.spec.states
-    made: dict[str, Inference] = {}
+    inference: dict[str, InferenceState] = {}
 
     def add(
         name: str,
@@ -431,11 +451,11 @@ def make_inference(
         ranks: UpdateRanks,
         *,
         temperature: float = 1.0,
-        adapt: Adapted | None = None,
+        adapt: AdaptSamples | None = None,
         resting: OffloadedTensors | None = None,
-        shown: Shown = shown,
+        vision: VisionSetup = vision,
     ) -> None:
-        made[name] = Inference(
+        inference[name] = InferenceState(
             model=model,
             column=column,
             dock=context.client(name),
@@ -449,15 +469,15 @@ def make_inference(
             evaluation=spec.evaluation,
             pass_groups=spec.batch.micro_batch_size,
             timeout_seconds=spec.flow.stage_timeout_seconds,
-            pictures=shown.reader,
+            pictures=vision.reader,
         )
 
-    if "reference" in states and isinstance(held.model, Decoder) and held.lora is not None:
-        temperature, base = spec.rollout.temperature, WithoutAdapters(held.model)
-        add("reference", "reference_logprobs", base, met.update, temperature=temperature)
+    if "reference" in states and isinstance(policy.model, Decoder) and policy.lora is not None:
+        temperature, base = spec.rollout.temperature, WithoutAdapters(policy.model)
+        add("reference", "reference_logprobs", base, device_ranks.update, temperature=temperature)
     elif "reference" in states:
-        frozen, weights = _frozen(context, "policy", met.update, dtype=spec.update.dtype)
-        shown.to(frozen)
+        frozen, weights = _frozen(context, "policy", device_ranks.update, dtype=spec.update.dtype)
+        vision.to(frozen)
         resting = None
         if swaps(spec, context.models["policy"]):
             resting = HostSwap(context.backend).out(weights)
@@ -467,33 +487,40 @@ def make_inference(
             "reference",
             "reference_logprobs",
             frozen,
-            met.update,
+            device_ranks.update,
             temperature=temperature,
             resting=resting,
         )
-    if context.kept is not None:
-        made["reference"].kept = LogprobCache(folder=context.kept)
+    if context.logprobs_folder is not None:
+        inference["reference"].stored_logprobs = LogprobCache(folder=context.logprobs_folder)
     if spec.teacher is not None:
-        frozen, _ = _frozen(context, "teacher", met.teacher, dtype=spec.teacher.dtype)
-        own = _shown_to(context, "teacher", shown, spec.teacher)
-        own.to(frozen)
+        frozen, _ = _frozen(context, "teacher", device_ranks.teacher, dtype=spec.teacher.dtype)
+        teacher_vision = _vision_of(context, "teacher", vision, spec.teacher)
+        teacher_vision.to(frozen)
         temperature = spec.rollout.temperature
-        add("teacher", "teacher_logprobs", frozen, met.teacher, temperature=temperature, shown=own)
+        add(
+            "teacher",
+            "teacher_logprobs",
+            frozen,
+            device_ranks.teacher,
+            temperature=temperature,
+            vision=teacher_vision,
+        )
     if critic is not None:
-        add("values", "values", critic.held.model, critic.ranks, shown=judged)
+        add("values", "values", critic.shard.model, critic.ranks, vision=critic_vision)
     if (scorer := spec.reward_model) is not None:
-        ranks, path = met.reward_model, context.models["reward-model"]
+        ranks, path = device_ranks.reward_model, context.models["reward-model"]
         model, _ = _frozen(context, "reward-model", ranks, dtype=scorer.dtype, scores=True)
         padding = read_config(path).get("pad_token_id")
         adapt = with_end(padding if isinstance(padding, int) else None)
         add("reward-model", MODEL_SCORE, model, ranks, adapt=adapt)
-    return made
+    return inference
 
 
 def _frozen(
     context: DeviceContext, name: str, ranks: UpdateRanks, *, dtype: str, scores: bool = False
 ) -> tuple[PolicyModel, list[Tensor]]:
-    """A model that is never trained, and its weights."""
+    """Load a model that is never trained, and return its weights too."""
     path, device = context.models[name], context.backend.device
     model = load_held(path, ranks, dtype=DTYPES[dtype], scores=scores, device=device).model
     model.text_ids = context.text_ids

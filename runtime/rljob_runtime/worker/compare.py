@@ -1,6 +1,6 @@
-"""The compare state: how well the policy tells held-out pairs apart. Moves no weight.
+"""The compare state: how well the policy distinguishes held-out pairs. It changes no weight.
 
-Called by the device worker on every update rank at the same time, in evaluations of jobs with pairs.
+The device worker calls it on every update rank concurrently, in evaluations of jobs with pairs.
 """
 
 from collections.abc import Iterator
@@ -20,15 +20,15 @@ from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import AnyUpdateEngine
-from rljob_runtime.worker.agree import agreed
+from rljob_runtime.worker.agree import fail_together
 from rljob_runtime.worker.samples import read_samples
 from rljob_runtime.worker.share import claim_in_order
 from rljob_runtime.worker.shared_reading import read_together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compare:
-    """Compares one replica's share of the pairs. ranks: as the engine has them."""
+class CompareState:
+    """Compares one replica's share of the pairs. ranks: those of the engine."""
 
     engine: AnyUpdateEngine
     dock: DockClient
@@ -36,7 +36,7 @@ class Compare:
     spec: ResolvedSpec
 
     def run(self, batch: BatchName) -> CompareReport:
-        """Margins of the share; of a replica's ranks, the one that leads has any."""
+        """Return the margins of the share; within a replica, only the leading rank has any."""
         work, margins = BatchTimer(), list[float]()
         params = self.spec.algorithm.params
         assert isinstance(params, DPOParams), "the rules allow no other algorithm with pairs"
@@ -44,21 +44,21 @@ class Compare:
         assert self.spec.evaluation is not None, "an evaluation without spec.evaluation"
         num_groups = len(range(replica, self.spec.evaluation.prompts, replicas))
         pass_groups = self.spec.batch.micro_batch_size
-        parts = read_together(
+        chunks = read_together(
             self.ranks,
             lambda: self._claims(batch, num_groups, pass_groups),
             lambda rows: read_samples(
                 self.dock, rows, fields=params.fields, scalars=params.scalars
             ),
-            parts=-(-num_groups // pass_groups),
+            num_chunks=-(-num_groups // pass_groups),
         )
-        for part in work.each(parts):
-            dpo.prepare(part.samples, params)
-            found_P = self._margins(part.samples, params)
-            with agreed(self.ranks.together):
+        for chunk in work.each(chunks):
+            dpo.prepare(chunk.samples, params)
+            margins_P = self._margins(chunk.samples, params)
+            with fail_together(self.ranks.pass_group):
                 if self.ranks.leads:
-                    self.dock.acknowledge(part.rows)
-                    margins += found_P.tolist()
+                    self.dock.acknowledge(chunk.rows)
+                    margins += margins_P.tolist()
         return CompareReport(margins=margins, span=work.span())
 
     def _margins(self, samples: SampleBatch, params: DPOParams) -> Tensor:

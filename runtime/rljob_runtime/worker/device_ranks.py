@@ -1,7 +1,7 @@
-"""Whom a device computes with: the process groups of both layouts, made once when a device starts.
+"""The process groups of both layouts of a device, created once when it starts.
 
-Called by the device worker. Colocated devices are one world of processes. Separated ones are several: the
-devices that train, and each set of rollout devices that hold a model together, so that sets come and go.
+The device worker calls this. Colocated devices are one world of processes. Separated devices are several: the
+devices that train, and each set of rollout devices that share a model, so that sets can be added and removed.
 """
 
 import gc
@@ -31,8 +31,11 @@ GRACE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRanks:
-    """A device's groups. critic, reward_model, teacher: of their layouts on the update devices, where there
-    are any. rollout: None where it holds whole models or does not generate."""
+    """A device's process groups.
+
+    critic, reward_model, teacher: those of their layouts on the update devices, if there are any. rollout:
+    None if the device holds full models or does not generate.
+    """
 
     update: UpdateRanks
     critic: UpdateRanks = field(default_factory=UpdateRanks)
@@ -50,24 +53,24 @@ def join(
     models: Mapping[str, Path],
     meet_seconds: float | None = None,
 ) -> DeviceRanks:
-    """Meet the other devices of the role's world, where there are any. meeting: address of
-    a `Meeting`. models: directories by name.
+    """Join the other devices of the role's world, if there are any.
 
-    A collective waits a little longer than the deadline for the rows of a batch, so that the rank which
-    waited for them says so. meet_seconds: how long the others are waited for, where that is less. Raises
-    ConfigError for degrees that cannot be, and RuntimeError when the others do not come.
+    meeting: address of a `Meeting`. models: directories by name. meet_seconds: deadline for the others to
+    arrive, if it is shorter. A collective waits a little longer than the deadline for a batch's rows, so that
+    the rank which waited for them reports the error. Raises ConfigError for invalid degrees, and RuntimeError
+    if other devices do not arrive.
     """
     if role.world_size == 1:
         return DeviceRanks(update=UpdateRanks())
     assert meeting is not None, f"device {role.rank} has nowhere to meet the others"
     seconds = spec.flow.stage_timeout_seconds + GRACE_SECONDS
-    met = join_rendezvous(meeting, seconds=meet_seconds or seconds)
-    assemble(met.store, role.world_rank, role.world_size, seconds=meet_seconds or seconds)
-    CONNECTIONS.begin(met, role.world_rank, role.world_size)
+    rendezvous = join_rendezvous(meeting, seconds=meet_seconds or seconds)
+    assemble(rendezvous.store, role.world_rank, role.world_size, seconds=meet_seconds or seconds)
+    CONNECTIONS.begin(rendezvous, role.world_rank, role.world_size)
     with CONNECTIONS.tracking_groups():
         dist.init_process_group(
             backend.collectives,
-            store=met.store,
+            store=rendezvous.store,
             rank=role.world_rank,
             world_size=role.world_size,
             timeout=timedelta(seconds=seconds),
@@ -92,11 +95,13 @@ def join(
 
 
 def leave() -> None:
-    """Part from the world, some of whom may be gone, so that this process can `join` another one. Whoever
-    still waits for it in a collective hears that."""
+    """Leave the world, some of whose members may be gone, so that this process can `join` another one.
+
+    Ranks that still wait for this one in a collective get an error.
+    """
     CONNECTIONS.cut()
-    gc.collect()  # what holds a group ends before it
-    gc.collect()  # hooks of a graph that the first collection ended hold what was trained
+    gc.collect()  # frees objects that hold a group before the group ends
+    gc.collect()  # frees weights held by hooks of a graph that the first collection freed
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -104,18 +109,18 @@ def leave() -> None:
 def _update_ranks(
     degrees: UpdateParallelism, model: Path, seconds: float, *, tower: bool = False
 ) -> UpdateRanks:
-    """tower: whether they train one."""
+    """Create the update groups. tower: whether they train a vision tower."""
     if not degrees.shared:
         return UpdateRanks(everyone=dist.group.WORLD)
     shape = shape_of(model)
-    known = UpdateDegrees.model_validate(dict(degrees))
-    grid = RankGrid(known, kv_heads=shape.kv_heads if shape else None, tower=tower)
+    update_degrees = UpdateDegrees.model_validate(dict(degrees))
+    grid = RankGrid(update_degrees, kv_heads=shape.kv_heads if shape else None, tower=tower)
     groups = ProcessGroups(grid, timeout_seconds=seconds)
     return UpdateRanks.of(groups, dist.group.WORLD)
 
 
 def _rollout_groups(degrees: RolloutDegrees, seconds: float) -> RolloutGroups:
-    """Of the world's rollout ranks, which may be some of the job's."""
+    """Create the groups of the world's rollout ranks, which may be a subset of the job's."""
     replicas = dist.get_world_size() // degrees.replica_devices
     grid = RolloutGrid(degrees.model_copy(update={"data": replicas}))
     return RolloutGroups(grid, timeout_seconds=seconds)

@@ -1,15 +1,18 @@
-"""What one device of a job does. Made by `device_roles`; read by the device worker and where it is placed."""
+"""The role of one device of a job.
+
+`device_roles` creates it; the device worker and placement read it.
+"""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRole:
-    """Which layouts a device is part of, and with whom.
+    """The layouts that a device is part of, and the devices that it computes with.
 
-    rank: number of the device in the job. update_rank: rank among the devices that train, None for
-    others. node: index of the node that the device belongs to. world: numbers of the devices that it computes
-    with, itself among them, which start together.
+    rank: number of the device in the job. update_rank: rank among the devices that train, None for others.
+    node: index of the device's node. world: numbers of the devices that it computes with, including itself,
+    which start together.
     """
 
     rank: int
@@ -21,10 +24,10 @@ class DeviceRole:
 
     @property
     def world_rank(self) -> int:
-        """Its place in the world."""
+        """Return the device's rank in its world."""
         return self.world.index(self.rank) if self.world else 0
 
     @property
     def world_size(self) -> int:
-        """Devices of the world."""
+        """Return the number of devices in the world."""
         return len(self.world) or 1

@@ -1,4 +1,4 @@
-"""The states of one device, called in turn. Made by `build`."""
+"""The states of one device, called in turn. `build` creates them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,31 +18,34 @@ from rljob_runtime.task.environments.game_pool import GamePool
 from rljob_runtime.task.tokenizer import Tokenizer, make_stopped
 from rljob_runtime.task.tools.tool_pool import ToolPool
 from rljob_runtime.weights.port import Port
-from rljob_runtime.worker.compare import Compare
-from rljob_runtime.worker.digests import joined
-from rljob_runtime.worker.generate import Generate
+from rljob_runtime.worker.compare import CompareState
+from rljob_runtime.worker.digests import sums_of_models
+from rljob_runtime.worker.generate import GenerateState
 from rljob_runtime.worker.in_flight import InFlight
-from rljob_runtime.worker.inference import Inference
+from rljob_runtime.worker.inference import InferenceState
 from rljob_runtime.worker.kept_state import KeptState
-from rljob_runtime.worker.partial_rollout import PartialRollout
+from rljob_runtime.worker.partial_rollout import PartialRolloutState
 from rljob_runtime.worker.trained_model import TrainedModel
-from rljob_runtime.worker.update import Update
+from rljob_runtime.worker.update import UpdateState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceStates:
-    """The states that a role has; None where it has not. inference: by the state's name. policy, critic: what
-    is trained here. port: where new weights come from and go to."""
+    """The states of a role; None for those that it lacks.
+
+    inference: by the state's name. policy, critic: the models trained on this device. port: exchanges new
+    weights.
+    """
 
     spec: ResolvedSpec
     policy: TrainedModel | None
     critic: TrainedModel | None
-    generate: Generate | None
-    partial_rollout: PartialRollout | None
-    inference: dict[str, Inference]
-    compare: Compare | None
-    update: Update | None
-    teach_critic: Update | None
+    generate: GenerateState | None
+    partial_rollout: PartialRolloutState | None
+    inference: dict[str, InferenceState]
+    compare: CompareState | None
+    update: UpdateState | None
+    teach_critic: UpdateState | None
     port: Port
     in_flight: InFlight | None
     tokenizer: Tokenizer
@@ -51,7 +54,8 @@ class DeviceStates:
     agents: AgentDesk | None = None
 
     def sampling(self, batch: BatchName) -> Sampling:
-        """How responses are drawn: the rollout's way in training, its set's to held-out prompts."""
+        """Return how responses are drawn: by the rollout's settings in training, by the set's for held-out
+        prompts."""
         rollout, evaluation = self.spec.rollout, self.spec.evaluation
         held_out, temperature = batch.kind == "eval", rollout.temperature
         if held_out:
@@ -71,38 +75,41 @@ class DeviceStates:
         )
 
     def sync(self, version: int) -> SyncReport:
-        """Give the rollout layout the update layout's weights."""
+        """Transfer the update layout's weights to the rollout layout."""
         if self.update is not None:
             self.update.settle(version, first=True)
         return self.port.run(version)
 
     def weights_sums(self) -> dict[str, int]:
-        """Of all that is trained here, once it is on the device, as `RankDigest` has them."""
-        return joined((name, model.held) for name, model in self._trained)
+        """Return checksums of all weights trained on this device, after they are on the device, as in
+        `RankDigest`."""
+        return sums_of_models((name, model.shard) for name, model in self._trained)
 
     def end_generation(self) -> None:
-        """The device generates no more before the next `sync`."""
+        """End generation on the device until the next `sync`."""
         self.port.end_generation()
 
     def traffic(self) -> dict[str, DockTraffic]:
-        """What each state moved through the dock since the last call."""
+        """Return what each state moved through the dock since the last call."""
         return {name: state.dock.take_traffic() for name, state in self._states.items()}
 
     def save(self, folder: Path) -> None:
-        """Write the models' directories and the optimizers' states, the critic's in a folder of its own.
+        """Write the models' directories and the optimizers' states, the critic's in a separate folder.
 
         All update ranks call it together.
         """
         assert self.policy is not None, "only update ranks save"
-        files = self.policy.save(folder, at=self.port.values)
+        files = self.policy.save(folder, read_live=self.port.values)
         if self.critic is not None:
             files += self.critic.save(folder / CRITIC_FOLDER)
         write_rank_sums(folder, files, rank=self.policy.share[0])
 
     def load(self, folder: Path, *, step: int) -> None:
-        """Read what `save` wrote after this step; a `sync` follows before anything is generated. All update
-        ranks call it together, and compare checksums of a share of the files. Raises CheckpointDamaged,
-        CheckpointError."""
+        """Read what `save` wrote after this step; a `sync` must follow before any generation.
+
+        All update ranks call it together, and each verifies checksums of a share of the files. Raises
+        CheckpointDamaged and CheckpointError.
+        """
         assert self.policy is not None and self.update is not None, "only update ranks load"
         self.port.ready_to_train()
         with verifying_checksums(folder, share=self.policy.share):
@@ -112,7 +119,7 @@ class DeviceStates:
         self.update.settle(step)
 
     def live(self) -> dict[str, dict[str, Tensor]]:
-        """All that is trained here, on this device or its host, by part of a `KeptState`."""
+        """Return all trained tensors, on this device or its host, by part of a `KeptState`."""
         self.port.ready_to_train()
         return {
             f"{name}/{kind}": tensors
@@ -120,19 +127,22 @@ class DeviceStates:
             for kind, tensors in model.live(self.port.values).items()
         }
 
-    def take_up(self, kept: KeptState) -> None:
-        """Be as a rank was that kept this; a `sync` follows. Raises WeightsError where it has changed."""
+    def take_up(self, kept_state: KeptState) -> None:
+        """Restore the state that a rank kept; a `sync` must follow. Raises WeightsError if it has changed."""
         assert self.update is not None, "only update ranks are trained"
-        kept.check()
+        kept_state.check()
         self.port.ready_to_train()
         for name, model in self._trained:
             model.take_up(
-                {"weights": kept.parts[f"{name}/weights"], "state": kept.parts[f"{name}/state"]}
+                {
+                    "weights": kept_state.parts[f"{name}/weights"],
+                    "state": kept_state.parts[f"{name}/state"],
+                }
             )
-        self.update.settle(kept.step)
+        self.update.settle(kept_state.step)
 
     def close(self) -> None:
-        """Leave the dock and everybody that weights are exchanged with."""
+        """Close the connections to the dock and to all peers that weights are exchanged with."""
         if self.in_flight is not None:
             self.in_flight.listen(None)
         self.port.leave()
@@ -150,8 +160,8 @@ class DeviceStates:
         return [(name, model) for name, model in named if model is not None]
 
     @property
-    def _states(self) -> dict[str, Generate | Inference | Compare | Update]:
-        states: dict[str, Generate | Inference | Compare | Update | None] = {
+    def _states(self) -> dict[str, GenerateState | InferenceState | CompareState | UpdateState]:
+        states: dict[str, GenerateState | InferenceState | CompareState | UpdateState | None] = {
             "generate": self.generate,
             **self.inference,
             "compare": self.compare,

@@ -1,6 +1,6 @@
-"""Digests of the samples that a rank trains on, and sums of the weights that it holds then.
+"""Digests of the samples that a rank trains on, and checksums of its weights.
 
-Called by the update state and by the device. `record.digests` makes a step's of all ranks'.
+The update state and the device call this. `record.digests` combines those of all ranks for a step.
 """
 
 import hashlib
@@ -19,48 +19,58 @@ from rljob_runtime.weights.held_policy import HeldPolicy
 
 
 def add_rows(sums: RowSums, rows: Sequence[RowMeta], samples: SampleBatch) -> None:
-    """Count samples in as they were read: prompts; token ids and per-token columns, bit by bit; scalars.
-    rows: theirs, in order; none on ranks that do not lead. Pictures are told by their tokens alone."""
-    seen: set[int] = set()
-    for place, row in enumerate(rows):
-        group = int(samples.group_of_B[place])
-        if group not in seen:
-            seen.add(group)
+    """Add samples as they were read: prompts; token ids and per-token columns, bit by bit; scalars.
+
+    rows: of the samples, in order; empty on ranks that do not lead. Pictures are represented by their tokens
+    alone.
+    """
+    counted_groups: set[int] = set()
+    for index, row in enumerate(rows):
+        group = int(samples.group_of_B[index])
+        if group not in counted_groups:
+            counted_groups.add(group)
             sums.add("prompts", (row.group_index,), [_bits(samples.prompts[group])])
-        columns = [samples.texts[place], *samples.drawn[place : place + 1]]
-        columns += [samples.fields[name][place] for name in sorted(samples.fields)]
+        columns = [samples.texts[index], *samples.drawn[index : index + 1]]
+        columns += [samples.fields[name][index] for name in sorted(samples.fields)]
         key = (row.group_index, row.sample)
         sums.add("batch", key, map(_bits, columns))
-        values = [samples.scalars[name][place : place + 1] for name in sorted(samples.scalars)]
+        values = [samples.scalars[name][index : index + 1] for name in sorted(samples.scalars)]
         sums.add("rewards", key, map(_bits, values))
 
 
-def weights_sums(held: HeldPolicy, *, name: str) -> dict[str, int]:
-    """Sums of the bits of what is trained, modulo 2^64, as `RankDigest` has them: one for each kind of
-    replicas, so that ranks which hold the same slices of a kind say the same. name: the model's."""
+def weights_sums(policy: HeldPolicy, *, name: str) -> dict[str, int]:
+    """Return checksums of the trained weights' bits, modulo 2^64, in the format of `RankDigest`.
+
+    There is one per kind of replica, so that ranks with the same slices of a kind have equal checksums. name:
+    the model's.
+    """
     kinds: dict[str, list[tuple[str, Box]]] = {}
     sums: dict[str, list[Tensor]] = {}
-    for kind, tensor, own, box in held.trained():
+    for kind, tensor, values, box in policy.trained():
         kinds.setdefault(kind, []).append((tensor, box))
-        sums.setdefault(kind, []).append(slice_sum(own, box))
-    found = {}
-    for kind, places in kinds.items():
-        values = torch.stack(sums[kind]).tolist()  # the device is waited for once a kind
-        total = sum(v * _salt(name, tensor) for v, (tensor, _) in zip(values, places, strict=True))
-        outline = repr((name, sorted((tensor, *box) for tensor, box in places)))
-        found[_hex(outline)] = total % WEIGHTS_MODULUS
-    return found
+        sums.setdefault(kind, []).append(slice_sum(values, box))
+    digest = {}
+    for kind, slices in kinds.items():
+        slice_sums = torch.stack(sums[kind]).tolist()  # waits for the device once per kind
+        total = sum(
+            v * _salt(name, tensor) for v, (tensor, _) in zip(slice_sums, slices, strict=True)
+        )
+        outline = repr((name, sorted((tensor, *box) for tensor, box in slices)))
+        digest[_hex(outline)] = total % WEIGHTS_MODULUS
+    return digest
 
 
-def joined(models: Iterable[tuple[str, HeldPolicy]]) -> dict[str, int]:
-    """The same of several models by name."""
+def sums_of_models(models: Iterable[tuple[str, HeldPolicy]]) -> dict[str, int]:
+    """Return the `weights_sums` of several models by name."""
     return {
-        key: value for name, held in models for key, value in weights_sums(held, name=name).items()
+        key: value
+        for name, policy in models
+        for key, value in weights_sums(policy, name=name).items()
     }
 
 
 def _salt(*names: str) -> int:
-    """An odd number that a tensor's sum is multiplied by."""
+    """Return an odd number that a tensor's checksum is multiplied by."""
     return int(_hex("/".join(names)), 16) | 1
 
 

@@ -1,7 +1,7 @@
 """The generate state: prompts in, responses with their log-probs out.
 
-Called by the device worker once a batch, on all devices of a replica. Finished samples go to the dock as
-they come, so that rewards start while the rest is still being generated.
+The device worker calls it once per batch, on all devices of a replica. Finished samples are written to the
+dock immediately, so that rewards start while other samples are still being generated.
 """
 
 import time
@@ -43,10 +43,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generate:
-    """Generates one replica's shares. prompts: of a step, for the seeds of candidates. masked: whether a
-    column says which tokens were drawn. outcomes: whether samples end with one, of a game or an agent.
-    routed: whether a column has the tokens' experts. pictures: of prompts that show any."""
+class GenerateState:
+    """Generates one replica's shares.
+
+    prompts: of a step, for the seeds of candidates. masked: whether a column marks which tokens were drawn.
+    outcomes: whether samples end with an outcome of a game or an agent. routed: whether a column has the
+    tokens' experts. pictures: reads those of prompts that have any.
+    """
 
     replica: RolloutReplica
     dock: DockClient
@@ -59,40 +62,42 @@ class Generate:
     pictures: "PictureReader | None" = None
 
     def run(self, batch: BatchName, sampling: Sampling, share: tuple[int, int]) -> GenerateReport:
-        """Generate every sample of the share: (number of the replica, their number).
+        """Generate every sample of the share: (number of the replica, number of replicas).
 
-        A sample does not depend on the share that it is in. Raises DockTimeout when prompts do not
-        come, and DockError on all devices that generate together when one of them cannot read or write.
+        A sample does not depend on the share that it is in. Raises DockTimeout if prompts do not arrive, and
+        DockError on all devices that generate together if one of them cannot read or write.
         """
         started = time.time()
         groups: list[PromptGroup] = []
         rows: dict[str, RowMeta] = {}
         waiting = Stopwatch()
-        with waiting.running(), self.replica.agreed():
+        with waiting.running(), self.replica.fail_together():
             if self.replica.leads:
                 claim = self.dock.claim(
                     str(batch), share=share, timeout_seconds=self.timeout_seconds
                 )
                 groups = self._groups(batch, claim.rows, sampling)
                 rows = {row.uid: row for row in claim.rows}
-        made: list[Generated] = []
+        generated: list[Generated] = []
         writing, engine = Stopwatch(), self.replica.generating
         before = engine.seconds()
 
-        def take(ended: Sequence[Generated]) -> None:
+        def take(finished: Sequence[Generated]) -> None:
             with writing.running():
-                self._write(rows, ended)
-            made.extend(ended)
+                self._write(rows, finished)
+            generated.extend(finished)
 
         self.replica.generate(groups, sampling, take)
         seconds = engine.seconds() - before - writing.seconds()
-        assert len(made) == len(rows), f"the engine returned {len(made)} of {len(rows)} samples"
-        tokens = sum(len(sample.logprobs) for sample in made)
-        tools = tool_figures(made, sampling.tools) if sampling.tools else None
-        games = game_figures(made, sampling.games) if sampling.games else None
-        agents = agent_figures(made, sampling.agents) if sampling.agents else None
+        assert len(generated) == len(rows), (
+            f"the engine returned {len(generated)} of {len(rows)} samples"
+        )
+        tokens = sum(len(sample.logprobs) for sample in generated)
+        tools = tool_figures(generated, sampling.tools) if sampling.tools else None
+        games = game_figures(generated, sampling.games) if sampling.games else None
+        agents = agent_figures(generated, sampling.agents) if sampling.agents else None
         return GenerateReport(
-            samples=len(made),
+            samples=len(generated),
             prompt_tokens=sum(len(group.token_ids) * len(group.uids) for group in groups),
             shown=picture_figures(
                 self.pictures,
@@ -100,13 +105,15 @@ class Generate:
             ),
             response_tokens=tokens,
             sample_tokens=tokens,
-            lengths=Counter(len(sample.logprobs) for sample in made),
-            clipped=sum(sample.finish == "length" for sample in made),
+            lengths=Counter(len(sample.logprobs) for sample in generated),
+            clipped=sum(sample.finish == "length" for sample in generated),
             tools=tools,
             games=games,
             agents=agents,
             span=StageSpan.since(
-                started, own_work(made, seconds, tools, games, agents), waited=waiting.seconds()
+                started,
+                own_work(generated, seconds, tools, games, agents),
+                waited=waiting.seconds(),
             ),
         )
 
@@ -116,10 +123,10 @@ class Generate:
         if not rows:  # fewer held-out prompts than replicas
             return []
         candidates = batch.kind == "candidates"
-        more = ["position"] * candidates + ["task"] * self.outcomes
-        columns = self.dock.read(rows, ["prompt", *more])
+        optional_columns = ["position"] * candidates + ["task"] * self.outcomes
+        columns = self.dock.read(rows, ["prompt", *optional_columns])
         prompts = columns["prompt"]
-        shown = self.pictures.read(self.dock, rows) if self.pictures is not None else {}
+        pictures_of_group = self.pictures.read(self.dock, rows) if self.pictures is not None else {}
         groups: dict[str, PromptGroup] = {}
         # An evaluation draws the same noise every time, so that its curve moves by the weights alone.
         step = batch.draw if batch.kind == "train" else 0
@@ -132,7 +139,7 @@ class Generate:
                     seeds=[],
                     game=game_of(columns["task"].row(i)) if sampling.games else None,
                     task=columns["task"].row(i).tobytes().decode() if sampling.agents else "",
-                    pictures=shown.get(row.group, []),
+                    pictures=pictures_of_group.get(row.group, []),
                 )
             groups[row.group].uids.append(row.uid)
             kind, index = batch.kind, row.group_index
@@ -145,9 +152,9 @@ class Generate:
         return list(groups.values())
 
     def _write(self, rows: dict[str, RowMeta], finished: Sequence[Generated]) -> None:
-        """A row's version is that of its first token."""
+        """Write finished samples; a row's version is that of its first token."""
         for version in {sample.version for sample in finished}:
-            of_version = [made for made in finished if made.version == version]
+            of_version = [generated for generated in finished if generated.version == version]
             self._write_of(version, rows, of_version)
 
     def _write_of(
@@ -175,16 +182,19 @@ class Generate:
 
 
 def own_work(
-    made: Sequence[Generated],
+    generated: Sequence[Generated],
     seconds: float,
     tools: ToolFigures | None,
     games: GameFigures | None,
     agents: AgentFigures | None = None,
 ) -> DeviceWork | None:
-    """Of a replica's first device. made: parts of a sample have its uid. seconds: in the engine, of which it
-    had nothing to do but to wait for tools, games and agents in some."""
+    """Return the work of a replica's first device.
+
+    generated: parts of a sample share its uid. seconds: in the engine, including time that it only waited for
+    tools, games and agents.
+    """
     drawn = Counter[str]()
-    for sample in made:
+    for sample in generated:
         drawn[sample.uid] += len(sample.logprobs)
     if not drawn.total():
         return None
@@ -196,25 +206,26 @@ def own_work(
 def picture_figures(
     reader: "PictureReader | None", prompts: Iterable[tuple[list[int], int, int]]
 ) -> PictureFigures | None:
-    """None without a reader. prompts: token ids, number of pictures and of samples of each."""
+    """Return counts of pictures, None without a reader. prompts: token ids, number of pictures and of samples
+    of each."""
     if reader is None:
         return None
     token, pictures, tokens = reader.processor.image_token, 0, 0
-    for token_ids, shown, samples in prompts:
-        pictures += shown
+    for token_ids, num_pictures, samples in prompts:
+        pictures += num_pictures
         tokens += token_ids.count(token) * samples
     return PictureFigures(pictures=pictures, tokens=tokens)
 
 
-def tool_figures(made: Sequence[Generated], tools: ToolSettings) -> ToolFigures:
-    """Sums over samples. Takes the idle time that `tools` has counted."""
+def tool_figures(generated: Sequence[Generated], tools: ToolSettings) -> ToolFigures:
+    """Return sums over samples, and take the idle time that `tools` has counted."""
     figures = ToolFigures(
-        tokens=sum(len(sample.token_ids) - len(sample.logprobs) for sample in made),
-        turns=sum(sample.turns for sample in made),
-        cut=sum(sample.finish == "turns" for sample in made),
+        tokens=sum(len(sample.token_ids) - len(sample.logprobs) for sample in generated),
+        turns=sum(sample.turns for sample in generated),
+        cut=sum(sample.finish == "turns" for sample in generated),
         idle_seconds=tools.idle.take(),
     )
-    for call in (call for sample in made for call in sample.calls):
+    for call in (call for sample in generated for call in sample.calls):
         figures.calls[call.tool] += 1
         figures.errors[call.tool] += call.outcome == "error"
         figures.timeouts[call.tool] += call.outcome == "timeout"
@@ -222,32 +233,32 @@ def tool_figures(made: Sequence[Generated], tools: ToolSettings) -> ToolFigures:
     return figures
 
 
-def game_figures(made: Sequence[Generated], games: GameSettings) -> GameFigures:
-    """Sums over samples. Takes the idle time that `games` has counted."""
-    outcomes = [sample.outcome for sample in made if sample.outcome is not None]
+def game_figures(generated: Sequence[Generated], games: GameSettings) -> GameFigures:
+    """Return sums over samples, and take the idle time that `games` has counted."""
+    outcomes = [sample.outcome for sample in generated if sample.outcome is not None]
     return GameFigures(
-        tokens=sum(len(sample.token_ids) - len(sample.logprobs) for sample in made),
-        turns=sum(sample.turns for sample in made),
+        tokens=sum(len(sample.token_ids) - len(sample.logprobs) for sample in generated),
+        turns=sum(sample.turns for sample in generated),
         moves=sum(len(outcome.seconds) for outcome in outcomes),
         seconds=sum(sum(outcome.seconds) for outcome in outcomes),
-        cut=sum(sample.finish == "turns" for sample in made),
+        cut=sum(sample.finish == "turns" for sample in generated),
         done=sum(outcome.done for outcome in outcomes),
         errors=sum(bool(outcome.error) for outcome in outcomes),
         idle_seconds=games.idle.take(),
     )
 
 
-def agent_figures(made: Sequence[Generated], desk: AgentPlayers) -> AgentFigures:
-    """Sums over samples. Takes the idle time and the tally that the desk has kept."""
-    outcomes = [sample.outcome for sample in made if sample.outcome is not None]
+def agent_figures(generated: Sequence[Generated], desk: AgentPlayers) -> AgentFigures:
+    """Return sums over samples, and take the idle time and the tally that the desk has counted."""
+    outcomes = [sample.outcome for sample in generated if sample.outcome is not None]
     tally = desk.take_tally()
     return AgentFigures(
-        tokens=sum(len(sample.token_ids) - len(sample.logprobs) for sample in made),
-        turns=sum(sample.turns for sample in made),
+        tokens=sum(len(sample.token_ids) - len(sample.logprobs) for sample in generated),
+        turns=sum(sample.turns for sample in generated),
         requests=tally.requests,
         left_out=tally.left_out,
         seconds=sum(sum(outcome.seconds) for outcome in outcomes),
-        cut=sum(sample.finish != "stop" for sample in made),
+        cut=sum(sample.finish != "stop" for sample in generated),
         errors=sum(bool(outcome.error) for outcome in outcomes),
         idle_seconds=desk.idle.take(),
     )

@@ -1,10 +1,10 @@
-"""New weights that come to a rollout device while it generates, and its switch to them.
+"""Receiving new weights on a rollout device while it generates, and switching to them.
 
-A thread of its own takes each version that the source sends into host memory: the one who uses the group
-meanwhile. All devices agree that they have everything before any of them switches, so that one which fails
-leaves the old version on all. A device that holds a whole model switches between two tokens; those that
-share one, whose passes meet, before the next call of `generate`. Made by `build`, called by the
-device worker.
+A separate thread receives each version that the source sends into host memory; it is the only user of the
+group meanwhile. All devices agree that they have received everything before any of them switches, so that a
+failed device leaves the old version on all. A device that holds a full model switches between two tokens;
+devices that share one, whose passes meet, switch before the next call of `generate`. `build` creates it, and
+the device worker calls it.
 """
 
 import threading
@@ -26,14 +26,16 @@ from rljob_runtime.weights.reshard_checks import REMEDY
 from rljob_runtime.worker.rollout_replica import RolloutReplica
 
 READY_SECONDS = 30.0
-"""How long a switch waits for weights of which the source has said that all devices have them."""
+"""How long a switch waits for weights that, according to the source, all devices have received."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Arrived:
-    """A version whose weights are on the host, verified. expected_T: log-probs of the probe's tokens.
-    seconds: that they took; hidden: of these, in which the device generated; tokens: that it drew
-    meanwhile."""
+class _ReceivedVersion:
+    """A version whose weights are on the host, verified.
+
+    expected_T: log-probs of the probe's tokens. seconds: duration of the transfer; hidden: the part of it
+    during which the device generated; tokens: drawn meanwhile.
+    """
 
     version: int
     expected_T: Tensor
@@ -44,27 +46,34 @@ class _Arrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Token ids whose log-probs are compared after each switch. dtype: the narrowest that the weights have
-    had, which says by how much they may differ."""
+    """Token ids whose log-probs are compared after each switch.
+
+    dtype: the narrowest that the weights have had, which determines how much they may differ.
+    """
 
     sequences: Sequence[Sequence[int]]
     dtype: torch.dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Switched:
-    """before: version that the engine held. seconds: of the copy. generating: between two tokens."""
+class _VersionSwitch:
+    """A completed switch of the engine's weights.
 
-    arrived: _Arrived
+    before: version that the engine had. seconds: of the copy. generating: whether it was between two tokens.
+    """
+
+    arrived: _ReceivedVersion
     before: int
     seconds: float
     generating: bool
 
 
 class InFlight:
-    """One rollout device's part. engine: of `replica`, the devices that generate together. arrival: how
-    weights come to its host. probe: None where they are rounded, so that log-probs tell nothing of what
-    came."""
+    """Weights in flight on one rollout device.
+
+    engine: of `replica`, the devices that generate together. arrival: how weights arrive on its host. probe:
+    None if weights are rounded, so that log-probs cannot verify them.
+    """
 
     def __init__(
         self,
@@ -76,8 +85,8 @@ class InFlight:
     ) -> None:
         self._engine, self._replica = engine, replica
         self._arrival, self._probe = arrival, probe
-        self._arrived: _Arrived | None = None
-        self._switched: _Switched | None = None
+        self._arrived: _ReceivedVersion | None = None
+        self._switched: _VersionSwitch | None = None
         self._failure: Exception | None = None
         self._turn = threading.Condition()
         self._group: SyncGroup | None = None
@@ -85,7 +94,8 @@ class InFlight:
             engine.between = self._between
 
     def listen(self, group: SyncGroup | None) -> None:
-        """Take what this group's source sends from now on, and nothing of another group's; None: of none."""
+        """Receive what this group's source sends from now on, and nothing of another group; None: stop
+        receiving."""
         self._group, self._failure, self._arrived = group, None, None
         if group is not None:
             threading.Thread(
@@ -93,10 +103,10 @@ class InFlight:
             ).start()
 
     def switch(self, version: int) -> SyncReport:
-        """Generate with this version, which all devices have got, from now on at the latest, and check it.
+        """Generate with this version from now on at the latest, and check it. All devices have received it.
 
-        Raises WeightsError where what the engine holds or computes is not what was sent, and what the arrival
-        raised. Devices that share a model call it together.
+        Raises WeightsError if the engine's weights or results differ from the source's, and the arrival's
+        errors. Devices that share a model call it together.
         """
         started = time.time()
         with self._turn:
@@ -117,19 +127,21 @@ class InFlight:
         return SyncReport(checksum=checksum, span=StageSpan.since(started), in_flight=figures)
 
     def _probed(self, expected_T: Tensor, version: int) -> float | None:
-        """Distance of log-probs from the source's, in nats. Raises WeightsError where it is more than types
-        explain."""
+        """Return the difference of log-probs from the source's, in nats.
+
+        Raises WeightsError if dtypes do not explain it.
+        """
         if self._probe is None:
             return None
-        found = self._engine.token_logprobs(self._probe.sequences)
-        gap = gap_of(found, expected_T)
+        logprobs = self._engine.token_logprobs(self._probe.sequences)
+        gap = gap_of(logprobs, expected_T)
         check_probe(gap, dtype=self._probe.dtype, version=version)
         return gap
 
     def _figures(
-        self, switched: _Switched, *, probe_gap: float | None, check_seconds: float
+        self, switched: _VersionSwitch, *, probe_gap: float | None, check_seconds: float
     ) -> InFlightFigures:
-        """checks: those of the arrival, and each sequence."""
+        """Return the figures of a switch; checks are those of the arrival, and one per sequence."""
         arrived, sequences = switched.arrived, self._probe.sequences if self._probe else ()
         return InFlightFigures(
             probe_gap=probe_gap,
@@ -148,47 +160,48 @@ class InFlight:
     def _has(self, version: int) -> bool:
         loaded = self._switched.arrived if self._switched else None
         return any(
-            known is not None and known.version == version for known in (self._arrived, loaded)
+            received is not None and received.version == version
+            for received in (self._arrived, loaded)
         )
 
     def _between(self) -> None:
-        """Between two tokens."""
+        """Load arrived weights between two tokens."""
         if (arrived := self._arrived) is not None:
             self._load(arrived, generating=True)
 
-    def _load(self, arrived: _Arrived, *, generating: bool) -> None:
+    def _load(self, arrived: _ReceivedVersion, *, generating: bool) -> None:
         began, before = time.perf_counter(), self._engine.version
         self._arrival.load(arrived.version)
         seconds = time.perf_counter() - began
-        self._switched = _Switched(
+        self._switched = _VersionSwitch(
             arrived=arrived, before=before, seconds=seconds, generating=generating
         )
         self._arrived = None
 
     def _take(self, group: SyncGroup) -> None:
-        """The thread."""
+        """Receive versions in the background thread."""
         try:
             for version in group.announcements(lambda: self._group is group):
                 arrived = self._receive(group, version)
                 with self._turn:
                     self._arrived = arrived
                     self._turn.notify_all()
-        except Exception as error:  # a thread's would be told to nobody
-            if self._group is group:  # else its source has left it, as everybody does
+        except Exception as error:  # nothing else would report a thread's error
+            if self._group is group:  # otherwise its source has left the group
                 with self._turn:
                     self._failure = error
                     self._turn.notify_all()
 
-    def _receive(self, group: SyncGroup, version: int) -> _Arrived:
-        """Raises as the arrival."""
+    def _receive(self, group: SyncGroup, version: int) -> _ReceivedVersion:
+        """Receive one version; raises as the arrival."""
         began, hidden = time.perf_counter(), self._replica.generating.seconds()
         drawn = self._engine.drawn
         self._switched = None  # a version may come again after a rollback
         expected_T = self._arrival.receive(group, version)
-        return _Arrived(
+        return _ReceivedVersion(
             version=version,
             expected_T=expected_T,
-            # asked before the clock, as at the beginning after it: no more of the time than there was
+            # read before the clock, and after it at the beginning: never more than the elapsed time
             hidden=self._replica.generating.seconds() - hidden,
             seconds=time.perf_counter() - began,
             tokens=self._engine.drawn - drawn,

@@ -1,6 +1,6 @@
-"""Inference of a model on samples that are there: the states reference, teacher, values and reward-model.
+"""Inference of a model on existing samples: the states reference, teacher, values and reward-model.
 
-Each reads the responses of its replica's share as they come, and writes a column. The model lies on the
+Each reads the responses of its replica's share as they arrive, and writes a column. The model is on the
 update devices: the frozen starting policy, a teacher, the critic that is being trained, or a reward model.
 """
 
@@ -26,7 +26,7 @@ from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.tensors import array_of, ragged_of
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.worker.agree import agreed, any_of
+from rljob_runtime.worker.agree import any_of, fail_together
 from rljob_runtime.worker.micro_batches import count_tokens, score
 from rljob_runtime.worker.samples import read_samples
 from rljob_runtime.worker.share import claim_in_order
@@ -35,39 +35,40 @@ from rljob_runtime.worker.shared_reading import read_together
 if TYPE_CHECKING:
     from rljob_runtime.task.pictures.picture_columns import PictureReader
 
-Adapted = Callable[[SampleBatch], SampleBatch]
+AdaptSamples = Callable[[SampleBatch], SampleBatch]
 
 
-def with_end(padding: int | None) -> Adapted:
-    """Samples whose last value is that of a sequence classifier: a token follows each last one.
+def with_end(padding: int | None) -> AdaptSamples:
+    """Return a function that adds a token to each sample, so that its last value is a sequence classifier's
+    score.
 
-    padding: the classifier's own token, which transformers leaves out at the end of a sequence.
+    padding: the classifier's padding token, which transformers ignores at the end of a sequence.
     """
 
     def adapt(samples: SampleBatch) -> SampleBatch:
-        kept = [row[: _without(row, padding)] for row in samples.responses]
-        return replace(samples, responses=[torch.cat([row, row.new_zeros(1)]) for row in kept])
+        trimmed = [row[: _without(row, padding)] for row in samples.responses]
+        return replace(samples, responses=[torch.cat([row, row.new_zeros(1)]) for row in trimmed])
 
     return adapt
 
 
 def _without(row: Tensor, padding: int | None) -> int:
-    """Tokens up to the last that is no padding."""
-    places = (row != padding).nonzero() if padding is not None else None
-    if places is None:
+    """Return the number of tokens up to the last that is not padding."""
+    indices = (row != padding).nonzero() if padding is not None else None
+    if indices is None:
         return len(row)
-    return int(places[-1]) + 1 if len(places) else 0
+    return int(indices[-1]) + 1 if len(indices) else 0
 
 
 @dataclass(slots=True, kw_only=True)
-class Inference:
+class InferenceState:
     """Scores one replica's share. ranks: of the model's layout. temperature: of log-probs.
 
-    column: what it writes: of each response token, or with `adapt`, of the last token of each sample that
-    it makes. masked: whether responses hold tokens of others, which are read and not scored. pass_groups: of
-    one forward pass. resting: the weights, where they lie on the host between uses. ready: called before each
-    pass; a reference that shares the policy's weights has them on the device then. kept: what need not be
-    computed, where that may be. pictures: of prompts that show any.
+    column: the written column: a value per response token or, with `adapt`, of the last token of each adapted
+    sample. masked: whether responses contain tokens of tools, which are read and not scored. pass_groups: of
+    one forward pass. resting: the weights, if they are on the host between uses. ready: called before each
+    pass; a reference that shares the policy's weights then has them on the device. kept: log-probs that need
+    not be recomputed, if there are any. pictures: reads those of prompts that have any.
     """
 
     model: PolicyModel
@@ -79,18 +80,20 @@ class Inference:
     evaluation: Evaluation | None
     pass_groups: int
     timeout_seconds: float
-    adapt: Adapted | None = None
+    adapt: AdaptSamples | None = None
     masked: bool = False
     ledger: MemoryLedger | None = None
     resting: OffloadedTensors | None = None
-    kept: LogprobCache | None = None
+    stored_logprobs: LogprobCache | None = None
     pictures: "PictureReader | None" = None
     ready: Callable[[], None] = lambda: None
     _passes: PassTimer = field(init=False, default_factory=PassTimer)
 
     def run(self, batch: BatchName, groups: range | None = None) -> StageSpan:
-        """Write the column for the share, as its responses come. groups: that the batch has; None: those of a
-        step or an evaluation. Raises DeviceMemoryError."""
+        """Write the column for the share as its responses arrive.
+
+        groups: of the batch; None: those of a step or an evaluation. Raises DeviceMemoryError.
+        """
         groups = groups or range(self._num_prompts(batch))
         if self.resting is None:
             return self._run(batch, groups)
@@ -105,43 +108,49 @@ class Inference:
 
     def _run(self, batch: BatchName, groups: range) -> StageSpan:
         work, self._passes = BatchTimer(), PassTimer()
-        if self.kept is not None and self.ranks.leads:
-            self.kept.load_new_files()
+        if self.stored_logprobs is not None and self.ranks.leads:
+            self.stored_logprobs.load_new_files()
         replica, replicas = self.ranks.share
         num_groups = sum(group % replicas == replica for group in groups)
-        parts = read_together(
+        chunks = read_together(
             self.ranks,
             lambda: self._claims(batch, num_groups),
             lambda claimed: read_samples(
                 self.dock, claimed, fields=(), masked=self.masked, pictures=self.pictures
             ),
-            parts=-(-num_groups // self.pass_groups),
+            num_chunks=-(-num_groups // self.pass_groups),
         )
-        for part in work.each(parts):
-            samples = self.adapt(part.samples) if self.adapt else part.samples
-            scored = self._known(self.kept, samples) if self.kept else self._scored(samples)
-            with agreed(self.ranks.together):
+        for chunk in work.each(chunks):
+            samples = self.adapt(chunk.samples) if self.adapt else chunk.samples
+            scored = (
+                self._known(self.stored_logprobs, samples)
+                if self.stored_logprobs
+                else self._scored(samples)
+            )
+            with fail_together(self.ranks.pass_group):
                 if self.ranks.leads:
-                    self.dock.write(part.rows, {self.column: scored})
-        if self.kept is not None:
-            self.kept.write_new_rows()
+                    self.dock.write(chunk.rows, {self.column: scored})
+        if self.stored_logprobs is not None:
+            self.stored_logprobs.write_new_rows()
         return work.span(DeviceWork.of(self._passes))
 
-    def _known(self, kept: LogprobCache, samples: SampleBatch) -> Ragged:
-        """As `_scored`, computed where a row is missing: of a pass all rows, on all ranks that it needs."""
-        names, found = list[bytes](), None
+    def _known(self, logprobs_store: LogprobCache, samples: SampleBatch) -> Ragged:
+        """Return stored log-probs, or compute all rows of a pass on all of its ranks if one is missing."""
+        names, stored = list[bytes](), None
         if self.ranks.leads:
             prompts = [samples.prompts[group] for group in samples.group_of_B.tolist()]
-            both = zip(prompts, samples.responses, strict=True)
-            names = [row_key(array_of(prompt), array_of(response)) for prompt, response in both]
-            found = kept.find(names)
-        if any_of(self.ranks.together, self.ranks.leads and found is None):
+            sequences = zip(prompts, samples.responses, strict=True)
+            names = [
+                row_key(array_of(prompt), array_of(response)) for prompt, response in sequences
+            ]
+            stored = logprobs_store.find(names)
+        if any_of(self.ranks.pass_group, self.ranks.leads and stored is None):
             scored = self._scored(samples)
-            found = kept.add(names, scored) if self.ranks.leads else None
-        return Ragged.from_rows(found or [])
+            stored = logprobs_store.add(names, scored) if self.ranks.leads else None
+        return Ragged.from_rows(stored or [])
 
     def _scored(self, samples: SampleBatch) -> Ragged:
-        """What is written of each sample, float32."""
+        """Return what is written of each sample, float32."""
         self.ready()
         scored_T = score(
             samples,

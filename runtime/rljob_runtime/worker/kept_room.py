@@ -1,4 +1,4 @@
-"""Host memory that takes a kept state in, step after step: of this process, or of files that outlive it."""
+"""Host memory for a kept state, reused step after step: of this process, or in files that outlive it."""
 
 import os
 from math import prod
@@ -12,29 +12,32 @@ from rljob_runtime.devices.host_arena import HostArena
 from rljob_runtime.errors import WorkerError
 
 Outline = dict[str, dict[str, list[Any]]]
-"""[shape, type] of each tensor, by part and by name."""
+"""[shape, dtype] of each tensor, by part and by name."""
 
 
-class Room:
-    """Memory of this process, taken anew where the outline changes."""
+class HostRoom:
+    """Memory of this process, reallocated if the outline changes."""
 
     def __init__(self) -> None:
         self._outline: Outline | None = None
         self._parts: dict[str, dict[str, Tensor]] = {}
 
     def of(self, outline: Outline) -> dict[str, dict[str, Tensor]]:
-        """Tensors of this outline, over those that were given before."""
+        """Return tensors of this outline, which overwrite those returned before."""
         if outline != self._outline:
             self._outline, self._parts = None, {}
             sizes = {
-                (part, name): _num_bytes(*of)
-                for part, tensors in outline.items()
-                for name, of in tensors.items()
+                (part_name, name): _num_bytes(*outline_entry)
+                for part_name, tensors in outline.items()
+                for name, outline_entry in tensors.items()
             }
             arena = HostArena(self._make, sizes)
             self._parts = {
-                part: {name: _shaped(arena[part, name], *of) for name, of in tensors.items()}
-                for part, tensors in outline.items()
+                part_name: {
+                    name: _shaped(arena[part_name, name], *outline_entry)
+                    for name, outline_entry in tensors.items()
+                }
+                for part_name, tensors in outline.items()
             }
             self._outline = outline
         return self._parts
@@ -43,15 +46,16 @@ class Room:
         return torch.empty(size, dtype=torch.uint8)
 
 
-class FileRoom(Room):
-    """Files of a folder, of a file system in memory; what lies there already stays."""
+class FileRoom(HostRoom):
+    """Files in a folder of an in-memory file system; existing contents are preserved."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder, self._blocks = folder, 0
 
     def of(self, outline: Outline) -> dict[str, dict[str, Tensor]]:
-        """Files from the first on. Raises WorkerError where there is no room."""
+        """Return tensors in files, starting with the first. Raises WorkerError if there is not enough
+        memory."""
         if outline != self._outline:
             self._blocks = 0
         return super().of(outline)
@@ -81,6 +85,6 @@ def _shaped(room: Tensor, shape: list[int], dtype: str) -> Tensor:
 
 
 def _type(name: str) -> torch.dtype:
-    found = getattr(torch, name.removeprefix("torch."))
-    assert isinstance(found, torch.dtype), f"{name} is no type of tensors"
-    return found
+    dtype = getattr(torch, name.removeprefix("torch."))
+    assert isinstance(dtype, torch.dtype), f"{name} is no type of tensors"
+    return dtype

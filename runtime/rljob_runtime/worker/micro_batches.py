@@ -1,6 +1,6 @@
-"""Samples cut into micro-batches as they come: those that can move the weights and the others apart.
+"""Split samples into micro-batches as they arrive, separating those with a gradient from the others.
 
-Called by `training`. The cut depends on the samples and their order alone, not on when they came.
+`training` calls this. The split depends on the samples and their order alone, not on when they arrived.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,7 @@ from rljob_runtime.update.accumulation import NO_SAMPLES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """teaches: False where the gradient is known to be zero."""
+    """Samples of one pass. teaches: False if the gradient is known to be zero."""
 
     samples: SampleBatch
     teaches: bool
@@ -25,9 +25,9 @@ class MicroBatch:
 
 @dataclass(slots=True, kw_only=True)
 class MicroBatches:
-    """Micro-batches of `size` groups or, with tokens, of as many samples as have no more tokens together.
+    """Micro-batches of `size` groups or, with tokens, of as many samples as fit into that many tokens.
 
-    all_teach: the loss has a term beside the advantages.
+    all_teach: the loss has a term that does not depend on the advantages.
     """
 
     size: int
@@ -38,7 +38,7 @@ class MicroBatches:
     )
 
     def add(self, group: SampleBatch) -> Iterator[MicroBatch]:
-        """Take a group in; yields each micro-batch that is full now."""
+        """Add a group; yields each micro-batch that is now full."""
         moved = [True] * group.num_samples if self.all_teach else _moves(group)
         for teaches, waiting in self._waiting.items():
             members = [i for i, does in enumerate(moved) if does == teaches]
@@ -49,35 +49,35 @@ class MicroBatches:
             if self.tokens is None and len(waiting) == self.size:
                 yield self._full(teaches)
 
-    def rest(self) -> Iterator[MicroBatch]:
-        """What is left when no more groups come."""
+    def remaining(self) -> Iterator[MicroBatch]:
+        """Yield incomplete micro-batches after the last group."""
         for teaches, waiting in self._waiting.items():
             if waiting:
                 yield self._full(teaches)
 
-    def _fill(self, teaches: bool, part: SampleBatch, tokens: int) -> Iterator[MicroBatch]:
+    def _fill(self, teaches: bool, samples: SampleBatch, tokens: int) -> Iterator[MicroBatch]:
         waiting = self._waiting[teaches]
         room = tokens - sum(map(count_tokens, waiting))
-        for number, members in enumerate(_cut(part, tokens, room)):
+        for number, members in enumerate(_cut(samples, tokens, room)):
             if number:
                 yield self._full(teaches)
             if members:
-                self._waiting[teaches].append(part.select(members))
+                self._waiting[teaches].append(samples.select(members))
 
     def _full(self, teaches: bool) -> MicroBatch:
-        parts, self._waiting[teaches] = self._waiting[teaches], []
-        return MicroBatch(samples=SampleBatch.join(parts), teaches=teaches)
+        waiting, self._waiting[teaches] = self._waiting[teaches], []
+        return MicroBatch(samples=SampleBatch.join(waiting), teaches=teaches)
 
 
 def _moves(group: SampleBatch) -> list[bool]:
-    """Whether each sample has an advantage other than 0."""
+    """Return whether each sample has an advantage other than 0."""
     if "advantages" in group.fields:
         return [bool(row_T.any()) for row_T in group.fields["advantages"]]
     return [advantage != 0 for advantage in group.scalars["advantage"].tolist()]
 
 
 def count_tokens(samples: SampleBatch) -> int:
-    """That a model reads: of responses with what tools put between, and of each prompt once."""
+    """Return the tokens that a model reads: responses, including tools' tokens, and each prompt once."""
     return sum(map(len, samples.texts)) + sum(map(len, samples.prompts))
 
 
@@ -88,31 +88,35 @@ def score(
     tokens: int | None,
     group: ProcessGroup | None,
 ) -> Tensor:
-    """Log-probs of all response tokens [T], in passes of at most so many tokens; None: in one.
+    """Return log-probs of all response tokens [T], in passes of at most so many tokens; None: in one pass.
 
-    group: whose passes meet: who needs fewer computes its last one again meanwhile.
+    group: ranks whose passes meet: a rank that needs fewer repeats its last one.
     """
     if tokens is None:
         return logprobs(samples)
-    parts = [samples.select(members) for members in _cut(samples, tokens, tokens)]
-    passes = torch.tensor([len(parts)])
+    chunks = [samples.select(members) for members in _cut(samples, tokens, tokens)]
+    passes = torch.tensor([len(chunks)])
     if group is not None:
         max_over_ranks(passes, group)
-    found = [logprobs(parts[min(number, len(parts) - 1)]) for number in range(int(passes))]
-    return torch.cat(found[: len(parts)])
+    logprobs_of_passes = [
+        logprobs(chunks[min(number, len(chunks) - 1)]) for number in range(int(passes))
+    ]
+    return torch.cat(logprobs_of_passes[: len(chunks)])
 
 
-def in_step(own: Iterable[MicroBatch], group: ProcessGroup | None) -> Iterator[MicroBatch]:
-    """This rank's micro-batches, and one without samples for each that another rank has and this has not.
+def pad_to_same_count(
+    local: Iterable[MicroBatch], group: ProcessGroup | None
+) -> Iterator[MicroBatch]:
+    """Yield this rank's micro-batches, and empty ones until it has as many as any other rank.
 
-    16 bytes a rank; group None: own as they are.
+    Sends 16 bytes per rank; group None: yields the local ones unchanged.
     """
     if group is None:
-        yield from own
+        yield from local
         return
     kinds = (True, False)
     by_kind: dict[bool, list[MicroBatch]] = {teaches: [] for teaches in kinds}
-    for micro_batch in own:
+    for micro_batch in local:
         by_kind[micro_batch.teaches].append(micro_batch)
     needed = torch.tensor([len(by_kind[teaches]) for teaches in kinds])
     max_over_ranks(needed, group)
@@ -123,17 +127,19 @@ def in_step(own: Iterable[MicroBatch], group: ProcessGroup | None) -> Iterator[M
 
 
 def _cut(samples: SampleBatch, tokens: int, room: int) -> list[list[int]]:
-    """Samples in their order, cut where the next would make more than `tokens`; the first part has at most
-    `room`, and may have none. A part counts each of its prompts once."""
-    parts: list[list[int]] = [[]]
+    """Split samples in order, where the next one would exceed `tokens`; returns indices of each chunk.
+
+    The first chunk has at most `room` tokens, and may be empty. A chunk counts each of its prompts once.
+    """
+    chunks: list[list[int]] = [[]]
     prompts: set[int] = set()
     for sample, group in enumerate(samples.group_of_B.tolist()):
         response, prompt = len(samples.texts[sample]), len(samples.prompts[group])
         cost = response + (0 if group in prompts else prompt)
         if cost > room:
-            parts.append([])
+            chunks.append([])
             prompts, room, cost = set(), tokens, response + prompt
-        parts[-1].append(sample)
+        chunks[-1].append(sample)
         prompts.add(group)
         room -= cost
-    return parts
+    return chunks

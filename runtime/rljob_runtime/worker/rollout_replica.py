@@ -1,7 +1,7 @@
-"""The devices that generate the same samples as one: the first of them reads and writes, all generate.
+"""The devices that generate the same samples: the first of them reads and writes, all generate.
 
-Called by the generate states. Passes of replicas that share experts meet: these generate equally often,
-and a failure of one is a failure of all of them.
+The generate states call this. Passes of replicas that share experts meet: these replicas generate equally
+often, and a failure of one fails all of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,15 +16,17 @@ from rljob_runtime.record.spans import Stopwatch
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
 from rljob_runtime.rollout.rollout_grid import Purpose
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
-from rljob_runtime.worker.agree import agreed, any_of
+from rljob_runtime.worker.agree import any_of, fail_together
 
 GROUPS = TypeAdapter(list[PromptGroup])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutReplica:
-    """One device's view of its replica. groups: as the engine has them; None for a device alone.
-    generating: runs while the engine does."""
+    """One device's view of its replica.
+
+    groups: those of the engine; None for a single device. generating: runs while the engine generates.
+    """
 
     engine: RolloutEngine
     groups: RolloutGroups | None = None
@@ -32,40 +34,43 @@ class RolloutReplica:
 
     @property
     def leads(self) -> bool:
-        """Whether this device speaks with the dock for its replica."""
+        """Return whether this device accesses the dock for its replica."""
         return self.groups is None or rank_of(self.groups[Purpose.REPLICA]) == 0
 
-    def agreed(self) -> AbstractContextManager[None]:
-        """What fails in the body on one device fails on all whose passes meet."""
-        return agreed(self.groups[Purpose.MODEL] if self.groups else None)
+    def fail_together(self) -> AbstractContextManager[None]:
+        """Fail on all devices whose passes meet if the body fails on one."""
+        return fail_together(self.groups[Purpose.MODEL] if self.groups else None)
 
     def any_of(self, value: bool) -> bool:
-        """Whether it is so on any device whose passes meet this one's."""
+        """Return whether the value is true on any device whose passes meet this one's."""
         return any_of(self.groups[Purpose.MODEL] if self.groups else None, value)
 
     def generate(
         self,
-        asked: Sequence[PromptGroup],
+        requests: Sequence[PromptGroup],
         sampling: Sampling,
         take: Callable[[Sequence[Generated]], None],
     ) -> None:
-        """Generate what the leader asks for; `take` gets the samples there, as they end.
+        """Generate the leader's requests; `take` receives the samples on the leader as they end.
 
-        What others ask is not read. Raises the DockError of `take`, and DockLost on the other devices, once
-        all have generated: one that stopped would let the others wait in their pass.
+        Requests of other devices are ignored. Raises the DockError of `take`, and DockLost on the other
+        devices, after all have generated: one that stopped early would leave the others waiting in their
+        pass.
         """
         if self.groups is None:
             with self.generating.running():
-                for ended in self.engine.generate(asked, sampling):
-                    take(ended)
+                for finished in self.engine.generate(requests, sampling):
+                    take(finished)
             return
-        told = broadcast_bytes(pack(asked) if self.leads else b"", self.groups[Purpose.REPLICA])
-        with self.agreed(), self.generating.running():
+        broadcast = broadcast_bytes(
+            pack(requests) if self.leads else b"", self.groups[Purpose.REPLICA]
+        )
+        with self.fail_together(), self.generating.running():
             failure: DockError | None = None
-            for ended in self.engine.generate(unpack(told), sampling):
+            for finished in self.engine.generate(unpack(broadcast), sampling):
                 try:
                     if self.leads and failure is None:
-                        take(ended)
+                        take(finished)
                 except DockError as error:
                     failure = error
             if failure is not None:
@@ -73,10 +78,10 @@ class RolloutReplica:
 
 
 def pack(groups: Sequence[PromptGroup]) -> bytes:
-    """As JSON."""
+    """Return the groups as JSON."""
     return GROUPS.dump_json(list(groups), by_alias=True)
 
 
 def unpack(content: bytes) -> list[PromptGroup]:
-    """What `pack` took."""
+    """Return the groups that were passed to `pack`."""
     return GROUPS.validate_json(content)

@@ -1,7 +1,7 @@
-"""Second copies of what update ranks alone hold of what is trained (`spec.update.redundancy`).
+"""Second copies of trained state that otherwise only one update rank holds (`spec.update.redundancy`).
 
-Called by the device worker after each step, and when a device of its world has died. Each copy has two
-places, of which one is filled while the other is whole: whoever dies meanwhile leaves an older one.
+The device worker calls this after each step, and when a device of its world has died. Each copy has two
+slots: one is filled while the other is complete, so that a rank which dies meanwhile leaves an older copy.
 """
 
 import json
@@ -29,54 +29,59 @@ from rljob_runtime.devices.world_connections import CONNECTIONS
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.record.spans import DeviceWork
 from rljob_runtime.worker.device_role import DeviceRole
-from rljob_runtime.worker.kept_room import FileRoom, Room
-from rljob_runtime.worker.kept_state import KeptState, Parts, copied, outline_of
+from rljob_runtime.worker.kept_room import FileRoom, HostRoom
+from rljob_runtime.worker.kept_state import KeptState, StateParts, copy_to_host, outline_of
 
 LAST_SECONDS = 10.0
-"""For copies that are on their way when one has failed or another rank has died; later ones are lost."""
+"""Deadline for copies in transit when one has failed or another rank has died; later ones are lost."""
 SUM_SECONDS = 300.0
-"""For the bits of a copy to be added up, and its description to be written, where it lies."""
-WHOLE = "whole.json"
+"""Deadline for computing a copy's checksums and writing its description."""
+DESCRIPTION_FILE = "whole.json"
 
 
 class SecondCopies:
-    """Those of a rank. This one keeps none."""
+    """The second copies of a rank. This base class keeps none."""
 
     def join(self, seconds: float) -> None:
-        """All ranks that train are there; all call it together. seconds: of one message."""
+        """Join all ranks that train, which call it together. seconds: deadline of one message."""
 
     def leave(self) -> None:
-        """One of them has died, or the group ends."""
+        """Leave the group, because one of its ranks has died or the group ends."""
 
-    def keep(self, step: int, live: Callable[[], Parts]) -> None:
-        """Begin to keep what is trained here after a step; it may change once this returns, when it is on the
-        host: the device waits for no more. Raises as `settle`."""
+    def keep(self, step: int, live: Callable[[], StateParts]) -> None:
+        """Begin to copy the trained state after a step; it may change once this returns, when it is on the
+        host.
+
+        The device waits for nothing else. Raises as `settle`.
+        """
 
     def settle(self) -> None:
-        """Wait until the last copies are whole, before the next step changes anything. Raises WorkerError
-        where one did not come, at the latest when a message took longer than `join` was told."""
+        """Wait until the last copies are complete, before the next step changes anything.
+
+        Raises WorkerError if one did not arrive, at the latest when a message exceeds the deadline of `join`.
+        """
 
     def take_received(self) -> dict[int, DeviceWork]:
-        """By rank, what it took to receive its last copy, bytes as tokens; once each."""
+        """Return by rank the work of receiving its last copy, with bytes as tokens; each is returned once."""
         return {}
 
-    def held(self) -> dict[int, list[int]]:
-        """Steps of the whole copies that this process can give, by the rank that they are of."""
+    def complete_steps(self) -> dict[int, list[int]]:
+        """Return the steps of the complete copies in this process, by the rank that they are of."""
         return {}
 
     def get(self, rank: int, step: int) -> KeptState:
-        """One of them."""
+        """Return one of the complete copies."""
         raise KeyError(rank, step)
 
     def drop(self, *, after: int) -> None:
-        """Those of steps after this one: they are trained again."""
+        """Drop the copies of steps after this one, which are trained again."""
 
     def close(self) -> None:
-        """The run has ended."""
+        """Release all copies at the end of the run."""
 
 
 def second_copies(spec: ResolvedSpec, role: DeviceRole, *, run: str) -> SecondCopies:
-    """As the job asks for them. run: what no other run has."""
+    """Create the second copies that the job requests. run: unique to the run."""
     rank, kind = role.update_rank, spec.update.redundancy
     if rank is None or kind == "none":
         return SecondCopies()
@@ -88,10 +93,10 @@ def second_copies(spec: ResolvedSpec, role: DeviceRole, *, run: str) -> SecondCo
 
 
 @dataclass(slots=True)
-class _Place:
-    """One of two. state: in its room, None while it is filled."""
+class _CopySlot:
+    """One of two slots. state: in its room, None while it is filled."""
 
-    room: Room = field(default_factory=Room)
+    room: HostRoom = field(default_factory=HostRoom)
     state: KeptState | None = None
 
     @property
@@ -100,17 +105,17 @@ class _Place:
 
 
 class PeerCopies(SecondCopies):
-    """In the memory of another rank's process. holders: by rank; every rank sends to its own.
+    """Copies in the memory of another rank's process. holders: by rank; every rank sends to its holder.
 
-    The device goes on while a copy of what it had is sent, the parts' bytes once, over a group that nothing
-    else uses. The holder keeps the last two, and so does the sender: whose copy does not arrive goes on
-    from the one before, and then all others have to.
+    The device continues while a copy is sent, each part's bytes once, over a group that nothing else uses.
+    Holder and sender both keep the last two: if a copy does not arrive, its rank continues from the previous
+    one, and then all others must as well.
     """
 
     def __init__(self, rank: int, holders: list[int], parts: list[str]) -> None:
         self._rank, self._to, self._parts = rank, holders[rank], parts
-        kept = [other for other, to in enumerate(holders) if rank in (other, to)]
-        self._of = {other: [_Place(), _Place()] for other in kept}
+        stored_ranks = [other for other, to in enumerate(holders) if rank in (other, to)]
+        self._slots_of = {other: [_CopySlot(), _CopySlot()] for other in stored_ranks}
         self._group: ProcessGroup | None = None
         self._presence: Presence | None = None
         self._summed: Future[None] = _done()
@@ -127,163 +132,170 @@ class PeerCopies(SecondCopies):
         )
 
     def leave(self) -> None:
-        self._let_end()
+        self._await_live()
         if self._presence is not None:
             self._presence.close()
         self._group = self._presence = None
 
-    def keep(self, step: int, live: Callable[[], Parts]) -> None:
+    def keep(self, step: int, live: Callable[[], StateParts]) -> None:
         self.settle()
-        place = self._emptied(self._rank)
-        parts = copied(_only(live(), self._parts), place.room)
-        self._summed = _beside(partial(_sum_up, place, step, parts))
-        group = self._group  # not that of later, as this may still be on its way then
-        others = [other for other in self._of if other != self._rank]
+        slot = self._clear_older(self._rank)
+        parts = copy_to_host(_only(live(), self._parts), slot.room)
+        self._summed = _in_thread(partial(_sum_up, slot, step, parts))
+        # This group, since the copy may still be in transit after `self._group` is replaced.
+        group = self._group
+        senders = [other for other in self._slots_of if other != self._rank]
         self._underway = {
-            _beside(partial(_send, self._summed, place, self._to, group)): self._to,
-            **{_beside(partial(self._receive, other, group)): other for other in others},
+            _in_thread(partial(_send, self._summed, slot, self._to, group)): self._to,
+            **{_in_thread(partial(self._receive, other, group)): other for other in senders},
         }
 
     def settle(self) -> None:
         if not self._underway:
             return
         assert self._presence is not None, "copies are on their way among ranks that have met"
-        works: list[Any] = [_Waited(end) for end in self._underway]
+        works: list[Any] = [_CopyWork(end) for end in self._underway]
         pending = [Pending(torch.empty(0), works)]
         try:
             self._presence.await_all(pending, {*self._underway.values()})
         except Exception as error:
-            self._let_end()
+            self._await_live()
             raise WorkerError(
                 f"a second copy of what is trained did not come whole: {error}"
             ) from error
         self._underway = {}
 
-    def _let_end(self) -> None:
-        """What is on its way between live ranks. The rest is left to itself: gloo lets messages wait for a
-        process that has ended."""
+    def _await_live(self) -> None:
+        """Wait for copies between live ranks. Others are abandoned: gloo keeps messages waiting for an ended
+        process."""
         wait([self._summed], SUM_SECONDS)
         if any(not end.done() for end in self._underway) and self._presence is not None:
             lost = {*self._presence.lost()}
             wait([end for end, other in self._underway.items() if other not in lost], LAST_SECONDS)
         if not all(end.done() for end in self._underway):
-            self._of[self._rank] = [_Place(state=place.state) for place in self._of[self._rank]]
+            self._slots_of[self._rank] = [
+                _CopySlot(state=slot.state) for slot in self._slots_of[self._rank]
+            ]
         self._underway = {}
-        for other, places in self._of.items():  # one that is being filled is nobody else's any more
-            self._of[other] = [place if place.state else _Place() for place in places]
+        for other, slots in self._slots_of.items():  # replaces slots that a thread may still fill
+            self._slots_of[other] = [slot if slot.state else _CopySlot() for slot in slots]
 
-    def held(self) -> dict[int, list[int]]:
+    def complete_steps(self) -> dict[int, list[int]]:
         wait([self._summed], SUM_SECONDS)
-        found = {of: [p.step for p in each if p.state] for of, each in self._of.items()}
-        return {of: steps for of, steps in found.items() if steps}
+        steps_of = {
+            rank: [p.step for p in each if p.state] for rank, each in self._slots_of.items()
+        }
+        return {rank: steps for rank, steps in steps_of.items() if steps}
 
     def get(self, rank: int, step: int) -> KeptState:
-        return next(p.state for p in self._of[rank] if p.state and p.step == step)
+        return next(p.state for p in self._slots_of[rank] if p.state and p.step == step)
 
     def drop(self, *, after: int) -> None:
-        for place in (place for places in self._of.values() for place in places):
-            if place.step > after:
-                place.state = None
+        for slot in (slot for slots in self._slots_of.values() for slot in slots):
+            if slot.step > after:
+                slot.state = None
 
     def take_received(self) -> dict[int, DeviceWork]:
         taken, self._received = self._received, {}
         return taken
 
     def _receive(self, other: int, group: ProcessGroup | None) -> None:
-        place, marks = self._emptied(other), list[float]()
+        slot, marks = self._clear_older(other), list[float]()
 
         def mark() -> None:
             marks.append(time.perf_counter())
 
-        place.state = came = KeptState.receive(other, group=group, room=place.room, begins=mark)
+        slot.state = state = KeptState.receive(other, group=group, room=slot.room, begins=mark)
         mark()
         self._received[other] = DeviceWork(
-            seconds=marks[1] - marks[0], tokens=came.num_bytes, passes=1
+            seconds=marks[1] - marks[0], tokens=state.num_bytes, passes=1
         )
 
-    def _emptied(self, rank: int) -> _Place:
-        """The place of the older copy."""
-        place = min(self._of[rank], key=lambda place: place.step)
-        place.state = None
-        return place
+    def _clear_older(self, rank: int) -> _CopySlot:
+        """Return the slot of the older copy, cleared."""
+        slot = min(self._slots_of[rank], key=lambda slot: slot.step)
+        slot.state = None
+        return slot
 
 
 class HostCopies(SecondCopies):
-    """In files of the machine's memory, where a process that is started in this one's place finds them."""
+    """Copies in files of the machine's memory, where a replacement process finds them."""
 
     def __init__(self, folder: MemoryFolder, rank: int, parts: list[str]) -> None:
         self._folder, self._rank, self._parts = folder, rank, parts
-        self._places: dict[Path, _Place] = {}
-        self._whole: Future[None] = _done()
+        self._slots: dict[Path, _CopySlot] = {}
+        self._completed: Future[None] = _done()
         for number in range(2):
-            own = folder.path / f"{rank}-{number}"
-            own.mkdir(exist_ok=True)
-            room = FileRoom(own)
-            self._places[own] = _Place(room, _read(own, room))
+            slot_folder = folder.path / f"{rank}-{number}"
+            slot_folder.mkdir(exist_ok=True)
+            room = FileRoom(slot_folder)
+            self._slots[slot_folder] = _CopySlot(room, _read(slot_folder, room))
 
-    def keep(self, step: int, live: Callable[[], Parts]) -> None:
+    def keep(self, step: int, live: Callable[[], StateParts]) -> None:
         self.settle()
-        folder, place = min(self._places.items(), key=lambda each: each[1].step)
-        self._forget(folder, place)
-        parts = copied(_only(live(), self._parts), place.room)
-        self._whole = _beside(partial(_sum_up, place, step, parts, file=folder / WHOLE))
+        folder, slot = min(self._slots.items(), key=lambda each: each[1].step)
+        self._forget(folder, slot)
+        parts = copy_to_host(_only(live(), self._parts), slot.room)
+        self._completed = _in_thread(
+            partial(_sum_up, slot, step, parts, file=folder / DESCRIPTION_FILE)
+        )
 
     def settle(self) -> None:
         try:
-            self._whole.result(SUM_SECONDS)
+            self._completed.result(SUM_SECONDS)
         except (OSError, TimeoutError) as error:
             raise WorkerError(
                 f"a second copy of what is trained did not come whole in {self._folder.path}: {error}"
             ) from error
 
-    def held(self) -> dict[int, list[int]]:
+    def complete_steps(self) -> dict[int, list[int]]:
         self.settle()
-        steps = [place.step for place in self._places.values() if place.state]
+        steps = [slot.step for slot in self._slots.values() if slot.state]
         return {self._rank: steps} if steps else {}
 
     def get(self, rank: int, step: int) -> KeptState:
         assert rank == self._rank, f"rank {self._rank} has no copy of rank {rank}"
-        return next(p.state for p in self._places.values() if p.state and p.step == step)
+        return next(p.state for p in self._slots.values() if p.state and p.step == step)
 
     def drop(self, *, after: int) -> None:
         self.settle()
-        for folder, place in self._places.items():
-            if place.step > after:
-                self._forget(folder, place)
+        for folder, slot in self._slots.items():
+            if slot.step > after:
+                self._forget(folder, slot)
 
     def close(self) -> None:
-        wait([self._whole], SUM_SECONDS)
-        self._places = {}
+        wait([self._completed], SUM_SECONDS)
+        self._slots = {}
         self._folder.close()
 
-    def _forget(self, folder: Path, place: _Place) -> None:
-        place.state = None
-        (folder / WHOLE).unlink(missing_ok=True)
+    def _forget(self, folder: Path, slot: _CopySlot) -> None:
+        slot.state = None
+        (folder / DESCRIPTION_FILE).unlink(missing_ok=True)
 
 
-class _Waited:
-    """A copy on its way, as `Pending` waits for works."""
+class _CopyWork:
+    """A copy in transit, in the form that `Pending` waits for."""
 
     def __init__(self, end: Future[None]) -> None:
         self.wait, self.is_completed = end.result, end.done
 
 
-def _sum_up(place: _Place, step: int, parts: Parts, *, file: Path | None = None) -> None:
-    """Make a copy on the host a whole one. file: says so, to whoever comes after this process."""
-    kept = KeptState.summed(step, parts)
+def _sum_up(slot: _CopySlot, step: int, parts: StateParts, *, file: Path | None = None) -> None:
+    """Complete a copy on the host. file: describes it to a later process."""
+    state = KeptState.summed(step, parts)
     if file is not None:
         draft = file.with_name("draft.json")
-        told = {"step": step, "outline": outline_of(parts), "sums": dict(kept.sums)}
-        draft.write_text(json.dumps(told))
-        draft.rename(file)  # all of it is there, or nothing
-    place.state = kept
+        description = {"step": step, "outline": outline_of(parts), "sums": dict(state.sums)}
+        draft.write_text(json.dumps(description))
+        draft.rename(file)  # atomic: the file is complete or absent
+    slot.state = state
 
 
-def _send(summed: Future[None], place: _Place, rank: int, group: ProcessGroup | None) -> None:
-    """A copy, once it is whole."""
+def _send(summed: Future[None], slot: _CopySlot, rank: int, group: ProcessGroup | None) -> None:
+    """Send a copy once it is complete."""
     summed.result(SUM_SECONDS)
-    assert place.state is not None, "nobody empties a place that is sent"
-    place.state.send(rank, group=group)
+    assert slot.state is not None, "nobody empties a place that is sent"
+    slot.state.send(rank, group=group)
 
 
 def _done() -> Future[None]:
@@ -292,8 +304,8 @@ def _done() -> Future[None]:
     return end
 
 
-def _beside(move: Callable[[], None]) -> Future[None]:
-    """A copy on its way, in a thread that no end of the process waits for."""
+def _in_thread(move: Callable[[], None]) -> Future[None]:
+    """Run a copy in a daemon thread, which does not delay the end of the process."""
     end: Future[None] = Future()
 
     def run() -> None:
@@ -308,14 +320,14 @@ def _beside(move: Callable[[], None]) -> Future[None]:
     return end
 
 
-def _only(live: Parts, parts: list[str]) -> Parts:
-    return {part: live[part] for part in parts}
+def _only(live: StateParts, parts: list[str]) -> StateParts:
+    return {part_name: live[part_name] for part_name in parts}
 
 
-def _read(folder: Path, room: Room) -> KeptState | None:
-    """What another process has left there whole."""
-    file = folder / WHOLE
+def _read(folder: Path, room: HostRoom) -> KeptState | None:
+    """Return the complete copy that another process left in the folder, if any."""
+    file = folder / DESCRIPTION_FILE
     if not file.exists():
         return None
-    told = json.loads(file.read_text())
-    return KeptState(told["step"], room.of(told["outline"]), told["sums"])
+    description = json.loads(file.read_text())
+    return KeptState(description["step"], room.of(description["outline"]), description["sums"])

@@ -1,6 +1,6 @@
-"""A rank's share of a batch, read as its rows become ready, in an order that never depends on when.
+"""Read a rank's share of a batch as its rows become ready, in an order that does not depend on timing.
 
-Called by the reference and update states.
+The reference and update states call this.
 """
 
 from collections.abc import Iterator
@@ -22,15 +22,16 @@ def claim_in_order(
     pass_rows: int,
     timeout_seconds: float,
 ) -> Iterator[list[RowMeta]]:
-    """Rows of the share by (group, sample), `pass_groups` groups at a time; the last pass may have fewer.
+    """Yield rows of the share by (group, sample), `pass_groups` groups at a time; the last pass may have
+    fewer.
 
-    min_version: of the oldest weights whose rows are taken. num_groups: of the whole share.
-    pass_rows: of so many groups. timeout_seconds: for each claim.
-    Raises DockLost when rows that were given before come again, and what claims raise.
+    min_version: oldest weights whose rows are accepted. num_groups: of the full share.
+    pass_rows: rows of pass_groups groups. timeout_seconds: of each claim.
+    Raises DockLost if rows that were claimed before are returned again, and the errors of claims.
     """
     groups: dict[int, list[RowMeta]] = {}
-    given, last = 0, -1
-    while given < num_groups:
+    num_claimed, last_index = 0, -1
+    while num_claimed < num_groups:
         claim = dock.claim(
             str(batch),
             share=share,
@@ -41,11 +42,11 @@ def claim_in_order(
         if claim.done:
             raise DockLost(f"rows of {batch} were acknowledged before {dock.state} had read them")
         for row in claim.rows:
-            if row.group_index < last:
+            if row.group_index < last_index:
                 raise DockLost(f"row {row.uid} came back to {dock.state}: its lease had expired")
-            given += row.group_index not in groups
-            last = row.group_index
-            groups.setdefault(last, []).append(row)
-        while len(groups) >= pass_groups or (groups and given == num_groups):
-            taken = [groups.pop(index) for index in list(groups)[:pass_groups]]
-            yield [row for rows in taken for row in rows]
+            num_claimed += row.group_index not in groups
+            last_index = row.group_index
+            groups.setdefault(last_index, []).append(row)
+        while len(groups) >= pass_groups or (groups and num_claimed == num_groups):
+            pass_groups_rows = [groups.pop(index) for index in list(groups)[:pass_groups]]
+            yield [row for rows in pass_groups_rows for row in rows]

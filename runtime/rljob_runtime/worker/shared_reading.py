@@ -1,7 +1,7 @@
-"""Samples for ranks that train on the same ones: the replica's first rank reads, and hands them on.
+"""Samples for ranks that train on the same ones: the replica's first rank reads and broadcasts them.
 
-Called by the reference and update states. What fails on one rank fails on all that wait for each other in
-a pass, before any of them begins it: one that computes alone would wait until the group's deadline.
+The reference and update states call this. An error on one rank fails all that wait for each other in a pass,
+before any of them begins it: a rank that computed alone would wait until the group's deadline.
 """
 
 import io
@@ -16,41 +16,43 @@ from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.samples.pictures import Picture
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.worker.agree import agreed
+from rljob_runtime.worker.agree import fail_together
 
 Claims = Callable[[], Iterator[list[RowMeta]]]
 Read = Callable[[list[RowMeta]], SampleBatch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What is computed at once. rows: none on ranks that do not lead."""
+class SampleChunk:
+    """Samples of one pass. rows: empty on ranks that do not lead."""
 
     rows: list[RowMeta]
     samples: SampleBatch
 
 
-def read_together(ranks: UpdateRanks, claims: Claims, read: Read, *, parts: int) -> Iterator[Part]:
-    """The replica's samples, on all of its ranks. parts: how many the claims have, on every replica.
+def read_together(
+    ranks: UpdateRanks, claims: Claims, read: Read, *, num_chunks: int
+) -> Iterator[SampleChunk]:
+    """Yield the replica's samples on all of its ranks. num_chunks: that the claims yield, on every replica.
 
-    Raises DockError on every rank of `ranks.together` when one of them cannot read.
+    Raises DockError on every rank of `ranks.pass_group` if one of them cannot read.
     """
     claimed = claims() if ranks.leads else iter(())
-    for _ in range(parts):
+    for _ in range(num_chunks):
         rows: list[RowMeta] = []
         samples: SampleBatch | None = None
-        with agreed(ranks.together):
+        with fail_together(ranks.pass_group):
             if ranks.leads:
                 rows = next(claimed)
                 samples = read(rows)
         if ranks.replica is not None:
             samples = unpack(broadcast_bytes(pack(samples) if samples else b"", ranks.replica))
         assert samples is not None, "who reads alone leads"
-        yield Part(rows=rows, samples=samples)
+        yield SampleChunk(rows=rows, samples=samples)
 
 
 def pack(samples: SampleBatch) -> bytes:
-    """Tensors end to end with their lengths, as torch writes them."""
+    """Serialize tensors end to end with their lengths, in torch's format."""
     content = {
         "group_of_B": samples.group_of_B,
         "prompts": _joined(samples.prompts),
@@ -74,20 +76,20 @@ def pack(samples: SampleBatch) -> bytes:
 
 
 def unpack(content: bytes) -> SampleBatch:
-    """What `pack` took."""
-    held = torch.load(io.BytesIO(content), weights_only=True)
+    """Return the samples that were passed to `pack`."""
+    content_by_name = torch.load(io.BytesIO(content), weights_only=True)
     return SampleBatch(
-        group_of_B=held["group_of_B"],
-        prompts=_apart(*held["prompts"]),
-        responses=_apart(*held["responses"]),
-        fields={name: _apart(*rows) for name, rows in held["fields"].items()},
-        scalars=held["scalars"],
-        full_responses=_apart(*held["whole"]) if "whole" in held else [],
-        drawn=_apart(*held["drawn"]) if "drawn" in held else [],
-        routes=_apart(*held["routes"]) if "routes" in held else [],
+        group_of_B=content_by_name["group_of_B"],
+        prompts=_apart(*content_by_name["prompts"]),
+        responses=_apart(*content_by_name["responses"]),
+        fields={name: _apart(*rows) for name, rows in content_by_name["fields"].items()},
+        scalars=content_by_name["scalars"],
+        full_responses=_apart(*content_by_name["whole"]) if "whole" in content_by_name else [],
+        drawn=_apart(*content_by_name["drawn"]) if "drawn" in content_by_name else [],
+        routes=_apart(*content_by_name["routes"]) if "routes" in content_by_name else [],
         pictures=[
             [Picture(patches_PX=p, grid=g, name=n) for p, g, n in shown]
-            for shown in held["pictures"]
+            for shown in content_by_name["pictures"]
         ],
     )
 

@@ -1,7 +1,6 @@
-"""What the models of a device are shown of rows with pictures. Made by `build`, once for each directory that
-they are of.
+"""The picture reader and vision towers of a device's models. `build` creates one for each model directory.
 
-Devices of jobs of text import nothing that reads pictures.
+Devices of text-only jobs import nothing that reads pictures.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.policy_model import PolicyModel
-from rljob_runtime.models.tower import Tower, Towers
+from rljob_runtime.models.tower import VisionTower, VisionTowers
 from rljob_runtime.rollout.rollout_table import DTYPES
 from rljob_runtime.task.tokenizer import Tokenizer
 from rljob_runtime.weights.held_policy import shape_of
@@ -31,15 +30,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """reader: of pictures in the dock; towers: of this device, which policy, reference and rollout engine
-    share where they compute in one type; where the policy trains its own, the reference's, and generating:
-    the rollout engine's. dtype: of those that do not generate. None in jobs of text, where nothing is done
-    here."""
+class VisionSetup:
+    """The picture reader and the vision towers of a device.
+
+    reader: of pictures in the dock. towers: shared by policy, reference and rollout engine if they have the
+    same dtype; if the policy trains a tower, those of the reference. generating: the rollout engine's towers.
+    dtype: of models that do not generate. reader and towers are None in text-only jobs.
+    """
 
     reader: "PictureReader | None"
-    towers: Towers | None
-    generating: Towers | None
+    towers: VisionTowers | None
+    generating: VisionTowers | None
     dtype: torch.dtype
 
     @classmethod
@@ -50,12 +51,14 @@ class Shown:
         model: Path,
         tokenizer: Tokenizer,
         backend: Backend,
-        beside: Critic | Teacher | None = None,
-    ) -> "Shown":
-        """That of a job's policy. beside: of this one, whose directory `model` is. Raises ConfigError for a
-        directory without a processor of pictures."""
-        dtype = DTYPES[(beside or spec.update).dtype]
-        replicas = (beside or spec.update).parallelism.data
+        other: Critic | Teacher | None = None,
+    ) -> "VisionSetup":
+        """Create those of a job's policy, or of the other model, whose directory `model` is.
+
+        Raises ConfigError for a directory without a picture processor.
+        """
+        dtype = DTYPES[(other or spec.update).dtype]
+        replicas = (other or spec.update).parallelism.data
         if spec.model.vision is None:
             return cls(reader=None, towers=None, generating=None, dtype=dtype)
         from rljob_runtime.task.pictures.picture_columns import PictureReader
@@ -64,10 +67,10 @@ class Shown:
         processor = processor_of(spec, model, tokenizer)
         assert processor is not None, "a job with model.vision shows pictures"
         shape = shape_of(model)
-        towers = Towers(
+        towers = VisionTowers(
             path=model,
             device=backend.device,
-            keeps_tokens=kept_tokens(spec, shape, replicas=replicas) if shape is not None else 0,
+            cache_tokens=kept_tokens(spec, shape, replicas=replicas) if shape is not None else 0,
             track=partial(backend.ledger.track, MemoryKind.VISION_TOWER),
         )
         trains = spec.model.vision == "trained"
@@ -77,13 +80,15 @@ class Shown:
 
     @property
     def trains(self) -> bool:
-        """Whether the policy trains a tower."""
+        """Return whether the policy trains a tower."""
         return self.generating is not self.towers
 
     def to(self, model: PolicyModel, *, policy: bool = False) -> None:
-        """Give a model of the update layout the tower, where it has layers that read it; all ranks of a
-        policy that trains it get one of their own. Raises ConfigError for a model that transformers
-        computes."""
+        """Attach the tower to a model of the update layout, if it has layers that use it.
+
+        All ranks of a policy that trains its tower get a separate one. Raises ConfigError for a model that
+        transformers computes.
+        """
         if self.towers is None:
             return
         if not isinstance(model, Decoder) or model.architecture.vision is None:
@@ -93,11 +98,11 @@ class Shown:
             )
         if policy and self.trains:
             path, device = self.towers.path, self.towers.device
-            model.show(Tower.from_path(path, dtype=self.dtype, trained=True, device=device))
+            model.show(VisionTower.from_path(path, dtype=self.dtype, trained=True, device=device))
         elif _reads_pictures(model, range(max(1, model.architecture.vision.added))):
             model.show(self.towers.of(self.dtype))
 
 
 def _reads_pictures(decoder: Decoder, layers: range) -> bool:
-    """Whether it has one of these layers; in the place of another rank's is nothing."""
+    """Return whether the decoder has one of these layers; layers of other ranks are identities."""
     return any(not isinstance(decoder.model.layers[index], nn.Identity) for index in layers)

@@ -1,6 +1,6 @@
-"""A model that is trained, with its engine: the policy or the critic, as checkpoints hold it.
+"""A trained model with its engine, the policy or the critic, in the format of checkpoints.
 
-Called by `build` on every update rank at the same time.
+`build` creates it on every update rank concurrently.
 """
 
 import collections
@@ -28,11 +28,11 @@ from rljob_runtime.update.state_places import (
     MAIN,
     REMEDY,
     SavedStates,
-    StatePlace,
     StateRange,
+    StateSegment,
     as_rows,
     from_rows,
-    places_of,
+    state_segments,
 )
 from rljob_runtime.update.update_engine import MovableState
 from rljob_runtime.update.update_ranks import UpdateRanks
@@ -40,39 +40,42 @@ from rljob_runtime.update.update_table import AnyUpdateEngine
 from rljob_runtime.weights.held_policy import HeldPolicy
 
 PLACES = "places"
-"""In the optimizer's file: of each tensor, which items of which weights it is of."""
+"""Key in the optimizer's file: for each tensor, the weights' items that it belongs to."""
 KL_COEFFICIENT = "algorithm/kl_coefficient"
-"""In the optimizer's file: the KL coefficient of the next step, float64."""
+"""Key in the optimizer's file: the KL coefficient of the next step, float64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """source: directory whose tokenizer and configuration a checkpoint gets. config: instead of source's.
-    control: of the KL coefficient, which the policy's checkpoint holds."""
+    """A model that is trained, and its engine. shard: this rank's shard of the model.
 
-    held: HeldPolicy
+    source: directory whose tokenizer and configuration a checkpoint gets. config: replaces source's. control:
+    of the KL coefficient, which the policy's checkpoint stores.
+    """
+
+    shard: HeldPolicy
     engine: AnyUpdateEngine
     ranks: UpdateRanks
     source: Path
     config: Mapping[str, object] | None = None
     control: KlControl | None = None
 
-    def save(self, folder: Path, *, at: ValuesAt = as_they_are) -> list[Path]:
-        """Write the model's directory and the optimizer's state: each rank its part, the first the model,
-        merged, and its adapters. Returns the files that this rank wrote.
+    def save(self, folder: Path, *, read_live: ValuesAt = as_they_are) -> list[Path]:
+        """Write the model's directory and the optimizer's state; returns the files that this rank wrote.
 
-        at: where the values of a live tensor are now.
+        Each rank writes its shard of the state; the first writes the merged model and its adapters.
+        read_live: returns the current values of a live tensor.
         """
         folder.mkdir(exist_ok=True)
-        weights, adapters = self.held.whole_weights(at), self.held.whole_adapters()
+        weights, adapters = self.shard.whole_weights(read_live), self.shard.whole_adapters()
         first = rank_of(self.ranks.everyone) == 0
         if first:
             save_hf(weights, source=self.source, config=self.config, folder=folder / MODEL_FOLDER)
         elif self.ranks.groups is not None:
             collections.deque(weights, maxlen=0)
-        if first and self.held.lora is not None:
-            place = folder / ADAPTER_FOLDER
-            save_adapter(adapters, self.held.lora, base=self.source, folder=place)
+        if first and self.shard.lora is not None:
+            adapter_folder = folder / ADAPTER_FOLDER
+            save_adapter(adapters, self.shard.lora, base=self.source, folder=adapter_folder)
         elif self.ranks.groups is not None:
             collections.deque(adapters, maxlen=0)
         if first or self.ranks.groups is not None:
@@ -80,20 +83,26 @@ class TrainedModel:
             if self.control is not None:
                 coefficient = torch.tensor(self.control.coefficient, dtype=torch.float64)
                 state = state | {KL_COEFFICIENT: coefficient}
-            places = {name: as_rows(of) for name, of in self._places().items() if name in state}
-            torch.save(state | {PLACES: places}, folder / self._optimizer_file)
+            segments = {
+                name: as_rows(tensor_segments)
+                for name, tensor_segments in self._segments().items()
+                if name in state
+            }
+            torch.save(state | {PLACES: segments}, folder / self._optimizer_file)
         models = [folder / MODEL_FOLDER, folder / ADAPTER_FOLDER] if first else []
         files = [file for model in models for file in model.rglob("*") if file.is_file()]
         optimizer = folder / self._optimizer_file
         return [*files, optimizer] if first or self.ranks.groups is not None else files
 
     def load(self, folder: Path) -> None:
-        """Read what `save` wrote, on ranks of any layout. Raises CheckpointError where adapters are of
-        another model, or where the state cannot be cut otherwise."""
-        if self.held.lora is None:
-            self.held.load(folder / MODEL_FOLDER)
+        """Read what `save` wrote, on ranks of any layout.
+
+        Raises CheckpointError if adapters are of another model, or if the state cannot be split differently.
+        """
+        if self.shard.lora is None:
+            self.shard.load(folder / MODEL_FOLDER)
         else:
-            self.held.load(folder / ADAPTER_FOLDER)
+            self.shard.load(folder / ADAPTER_FOLDER)
             self._check_base(folder / MODEL_FOLDER)
         state = self._read_state(folder)
         coefficient = state.pop(KL_COEFFICIENT, None)
@@ -101,77 +110,92 @@ class TrainedModel:
         if self.control is not None and coefficient is not None:
             self.control.coefficient = float(coefficient)
 
-    def live(self, at: ValuesAt = as_they_are) -> dict[Kind, dict[str, Tensor]]:
-        """What this rank has of the weights that are trained, and of the engine's state, by name: not copies.
-        at: as of `save`."""
-        trained = self.held.model.trained_parameters()
+    def live(self, read_live: ValuesAt = as_they_are) -> dict[Kind, dict[str, Tensor]]:
+        """Return this rank's trained weights and the engine's state, by name: not copies. read_live: as in
+        `save`."""
+        trained = self.shard.model.trained_parameters()
         state = dict(self.engine.state_dict())
         if self.control is not None:
             state[KL_COEFFICIENT] = torch.tensor(self.control.coefficient, dtype=torch.float64)
         return {
-            "weights": {name: at(held_rows(own)).detach() for name, own in trained},
+            "weights": {
+                name: read_live(held_rows(parameter)).detach() for name, parameter in trained
+            },
             "state": state,
         }
 
-    def take_up(self, kept: Mapping[Kind, Mapping[str, Tensor]]) -> None:
-        """Be as the rank that had this `live`, with the same part of the model."""
+    def take_up(self, kept_tensors: Mapping[Kind, Mapping[str, Tensor]]) -> None:
+        """Restore the `live` tensors of a rank with the same shard of the model."""
         with torch.no_grad():
-            for name, own in self.held.model.trained_parameters():
-                held_rows(own).copy_(kept["weights"][name])
-        state = dict(kept["state"])
+            for name, parameter in self.shard.model.trained_parameters():
+                held_rows(parameter).copy_(kept_tensors["weights"][name])
+        state = dict(kept_tensors["state"])
         coefficient = state.pop(KL_COEFFICIENT, None)
         self.engine.load_state_dict(state)
         if self.control is not None and coefficient is not None:
             self.control.coefficient = float(coefficient)
 
-    def _places(self) -> dict[str, list[StatePlace]]:
-        """Of the engine's state, where it can tell."""
+    def _segments(self) -> dict[str, list[StateSegment]]:
+        """Return the segments of the engine's state, empty if it has no ranges."""
         if not isinstance(self.engine, MovableState):
             return {}
-        spans = self.held.spans()
-        return {name: list(places_of(of, spans)) for name, of in self.engine.state_ranges().items()}
+        spans = self.shard.spans()
+        return {
+            name: list(state_segments(state_range, spans))
+            for name, state_range in self.engine.state_ranges().items()
+        }
 
     def _read_state(self, folder: Path) -> dict[str, Tensor]:
-        """This rank's file as it is, or, from ranks of another layout, what this one has of all files."""
-        own, file = self._places(), folder / self._optimizer_file
+        """Return this rank's file, or, for another layout, this rank's items from all files."""
+        local_segments, file = self._segments(), folder / self._optimizer_file
         if file.exists():
             state, saved = read_optimizer(file)
-            if not saved or not own or all(own.get(name) == of for name, of in saved.items()):
+            if (
+                not saved
+                or not local_segments
+                or all(
+                    local_segments.get(name) == tensor_segments
+                    for name, tensor_segments in saved.items()
+                )
+            ):
                 return state
         files = [read_optimizer(file) for file in sorted(folder.glob("optimizer*.pt"))]
-        if not own or not all(places for _, places in files):
-            untold = "what its files are of" if own else "what its engine's state is of"
+        if not local_segments or not all(segments for _, segments in files):
+            gap = "what its files are of" if local_segments else "what its engine's state is of"
             raise CheckpointError(
-                f"{folder} has no {file.name}: ranks of another layout saved it, and nothing tells {untold}; "
+                f"{folder} has no {file.name}: ranks of another layout saved it, and nothing tells {gap}; "
                 f"{REMEDY}"
             )
-        filled = self._state_of(SavedStates(files), folder, own)
+        filled = self._state_of(SavedStates(files), folder, local_segments)
         coefficient = files[0][0].get(KL_COEFFICIENT) if files else None
         return filled | ({} if coefficient is None else {KL_COEFFICIENT: coefficient})
 
     def _state_of(
-        self, states: SavedStates, folder: Path, own: Mapping[str, list[StatePlace]]
+        self, states: SavedStates, folder: Path, local_segments: Mapping[str, list[StateSegment]]
     ) -> dict[str, Tensor]:
-        """This rank's part of them. Main weights are in a state, but with ZeRO 3, where the model is them."""
+        """Return this rank's items of the states.
+
+        Main weights are part of a state, except with ZeRO 3, where the model's weights are main weights.
+        """
         assert isinstance(self.engine, MovableState), "who tells places can tell ranges"
         ranges = self.engine.state_ranges()
-        has_main = any(of.kind == MAIN for of in ranges.values())
+        has_main = any(state_range.kind == MAIN for state_range in ranges.values())
         if has_main and MAIN not in states.kinds:
             for name, shape, read in self._saved_weights(folder):
-                states.add_whole(MAIN, name, shape, read)
+                states.add_full(MAIN, name, shape, read)
         elif MAIN in states.kinds and not has_main:
             self._take_main(states)
         filled = dict[str, Tensor]()
-        for name, of in ranges.items():
-            if of.kind in states.kinds:  # before the first step some engines have no moments
-                filled |= of.stored(name, states.fill(of, own[name]))
+        for name, state_range in ranges.items():
+            if state_range.kind in states.kinds:  # some engines have no moments before step 1
+                filled |= state_range.stored(name, states.fill(state_range, local_segments[name]))
         return filled
 
     def _saved_weights(
         self, folder: Path
     ) -> Iterator[tuple[str, tuple[int, ...], Callable[[], Tensor]]]:
-        """Whole, with their shapes, of what is trained."""
-        if self.held.lora is not None:
+        """Yield the full trained weights with their shapes."""
+        if self.shard.lora is not None:
             for name, adapter in read_adapter(folder / ADAPTER_FOLDER, {}).items():
                 yield name, tuple(adapter.shape), adapter.detach
             return
@@ -181,18 +205,19 @@ class TrainedModel:
 
     @torch.no_grad()
     def _take_main(self, states: SavedStates) -> None:
-        """Into the weights, which are as wide."""
-        spans = self.held.spans()
-        for name, own in self.held.model.trained_parameters():
-            rows = held_rows(own)
-            first = first_row(own) * prod(own.shape[1:])
-            of = StateRange(kind=MAIN, shape=rows.shape, parameters=(name,), first=first)
-            rows.copy_(states.fill(of, places_of(of, spans)))
+        """Copy main weights into the weights, which are as wide."""
+        spans = self.shard.spans()
+        for name, parameter in self.shard.model.trained_parameters():
+            rows = held_rows(parameter)
+            first = first_row(parameter) * prod(parameter.shape[1:])
+            state_range = StateRange(kind=MAIN, shape=rows.shape, parameters=(name,), first=first)
+            rows.copy_(states.fill(state_range, state_segments(state_range, spans)))
 
     def _check_base(self, saved: Path) -> None:
-        """A checkpoint holds the merged model: with its adapters, the frozen weights must give the same."""
+        """Raise CheckpointError unless the frozen weights, merged with the adapters, equal the saved
+        model."""
         files = TensorFiles(saved).split_stacks()
-        wrong = [n for n, w in self.held.whole_weights() if not _same(w, files.read(n))]
+        wrong = [n for n, w in self.shard.whole_weights() if not _same(w, files.read(n))]
         if wrong:
             raise CheckpointError(
                 f"{self.source} is not the model that the adapters of {saved.parent} were trained on "
@@ -202,24 +227,27 @@ class TrainedModel:
 
     @property
     def share(self) -> tuple[int, int]:
-        """(rank, of) among the update ranks."""
+        """Return (rank, number of ranks) among the update ranks."""
         return rank_of(self.ranks.everyone), size_of(self.ranks.everyone)
 
     @property
     def _optimizer_file(self) -> str:
         everyone = self.ranks.everyone
-        parts = size_of(everyone) if self.ranks.groups is not None else 1
-        return optimizer_file(rank_of(everyone), parts)
+        num_files = size_of(everyone) if self.ranks.groups is not None else 1
+        return optimizer_file(rank_of(everyone), num_files)
 
 
-def read_optimizer(file: Path) -> tuple[dict[str, Tensor], dict[str, list[StatePlace]]]:
-    """The state that `TrainedModel.save` wrote there, and the places of its tensors, empty where it has none.
-    Tensors are read when they are used. Raises CheckpointError with the file's name."""
+def read_optimizer(file: Path) -> tuple[dict[str, Tensor], dict[str, list[StateSegment]]]:
+    """Return the state that `TrainedModel.save` wrote to the file, and its tensors' segments, empty if not
+    stored.
+
+    Tensors are read on use. Raises CheckpointError with the file's name.
+    """
     try:
         state: dict[str, Tensor] = torch.load(file, weights_only=True, mmap=True)
-        places: Mapping[str, list[Any]] = state.pop(PLACES, {})  # type: ignore[assignment]
-        return state, {name: from_rows(rows) for name, rows in places.items()}
-    except Exception as error:  # pickle, zip files and torch have errors of their own
+        segments: Mapping[str, list[Any]] = state.pop(PLACES, {})  # type: ignore[assignment]
+        return state, {name: from_rows(rows) for name, rows in segments.items()}
+    except Exception as error:  # pickle, zipfile and torch raise different types
         raise CheckpointError(
             f"{file}: cannot be read ({type(error).__name__}: {error}); remove its checkpoint to go on "
             "from the one before"
@@ -227,7 +255,9 @@ def read_optimizer(file: Path) -> tuple[dict[str, Tensor], dict[str, list[StateP
 
 
 def _same(merged: Tensor, saved: Tensor) -> bool:
-    """Whether two merges of the same tensors may differ so, by rounding on different machines or in a wider
-    type, which ZeRO 3 has."""
-    close = 4 * max(torch.finfo(each.dtype).eps for each in (merged, saved))
+    """Return whether two merges of the same tensors are equal up to rounding.
+
+    Other machines, or a wider dtype as in ZeRO 3, may round differently.
+    """
+    close = 4 * max(torch.finfo(tensor.dtype).eps for tensor in (merged, saved))
     return torch.allclose(merged, saved.to(merged.device, merged.dtype), rtol=close, atol=close)

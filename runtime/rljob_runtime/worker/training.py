@@ -1,8 +1,7 @@
-"""The optimizer steps of one batch on one rank: the first one's gradient grows while samples come.
+"""The optimizer steps of one batch on one rank: the first step's gradient accumulates while samples arrive.
 
-Called by the update state, which adds groups in the share's order. Which of them form a mini-batch and
-a micro-batch depends on this order alone, so a batch that comes in parts and one that is there at once
-give the same bits.
+The update state adds groups in the share's order. This order alone determines mini-batches and micro-batches,
+so that a batch which arrives in chunks gives the same bits as a complete one.
 """
 
 import math
@@ -32,17 +31,19 @@ from rljob_runtime.worker.micro_batches import (
     MicroBatch,
     MicroBatches,
     count_tokens,
-    in_step,
+    pad_to_same_count,
     score,
 )
 from rljob_runtime.worker.training_objective import MakeObjective, policy_objective
 
 
-class Training:
-    """ranks: as the engine has them. control: of the run; default: one of its own. teaches: what by.
+class BatchTraining:
+    """The optimizer steps of one batch.
 
-    Until `finish`, no weight changes and `discard` undoes everything. passes: made so far. own: the same
-    without waits for others; none where stages have unequal work, or another engine waits unseen.
+    ranks: those of the engine. control: of the run; default: a new one. teaches: creates the objective. Until
+    `finish`, no weight changes and `discard` undoes everything. passes: times of all passes so far.
+    own_passes: times without waits for other ranks; empty if stages have unequal work, or an engine's waits
+    are not visible.
     """
 
     def __init__(
@@ -73,17 +74,18 @@ class Training:
         layout = spec.update.parallelism
         self._timed = layout.pipeline == 1
         self._alone = self._timed and (spec.update.engine == "torch" or not layout.shared)
-        self.passes, self.own = PassTimes(), PassTimer()
+        self.passes, self.own_passes = PassTimes(), PassTimer()
 
     def add(self, samples: SampleBatch) -> SampleBatch:
-        """Take the next whole groups of the share in; returns those of their samples that count."""
-        if self._keeps_old:  # what the ratio is taken against: the weights before the step
+        """Add the next full groups of the share; returns those of their samples that count."""
+        if self._keeps_old:  # the ratio's denominator: the weights before the step
             tokens = self._spec.batch.micro_batch_tokens
             old_T = score(samples, self._engine.logprobs, tokens=tokens, group=self._meeting)
             samples.fields["old_logprobs"] = samples.split_by_sample(old_T)
         if off_policy(self._spec) and "rollout_logprobs" in samples.fields:
             samples.fields["behaviour_logprobs"] = samples.fields["rollout_logprobs"]
-        samples = samples.keep(counted(samples))  # a group of none still is one of a mini-batch
+        # A group without samples still counts in a mini-batch.
+        samples = samples.keep(rewarded_samples(samples))
         self._lesson.prepare(samples)
         groups = samples.by_group()
         self._signals += [
@@ -99,7 +101,8 @@ class Training:
         return samples
 
     def finish(self) -> dict[str, float]:
-        """All optimizer steps of the batch, on all ranks at once; metrics, the mean of the steps'."""
+        """Run all optimizer steps of the batch, on all ranks together; returns metrics, the mean over
+        steps."""
         if self._lesson.whole_batch:
             whiten(self._groups, lambda sums: sum_over_ranks(sums, self._ranks.data))
         if self._reweighting is not None:
@@ -132,13 +135,13 @@ class Training:
         return metrics | {"kl/coefficient": used}
 
     def discard(self) -> None:
-        """Throw the gradient away that was not finished."""
+        """Discard an unfinished gradient."""
         if self._first is not None:
             self._first.discard()
             self._first = None
 
     def _begun(self) -> OptimizerStep:
-        """The optimizer step that is being made."""
+        """Return the optimizer step in progress, or begin one."""
         if self._first is None:
             self._first = self._engine.begin(self._lesson.loss)
             self._cut = self._micro_batches()
@@ -150,11 +153,11 @@ class Training:
 
     @property
     def _draw_seed(self) -> int:
-        """The same samples are drawn for the policy and a critic."""
+        """Return the seed of the sample filter, equal for the policy and a critic."""
         return derive_seed(self._spec.seed, "step", self._engine.step)
 
     def _step(self, begun: OptimizerStep, with_signal: int) -> dict[str, float]:
-        self._run(begun, self._cut.rest())
+        self._run(begun, self._cut.remaining())
         self._first = None
         return self._engine.finish(
             begun,
@@ -165,12 +168,12 @@ class Training:
     def _add_to(self, begun: OptimizerStep, group: SampleBatch) -> None:
         self._run(begun, self._cut.add(group))
 
-    def _run(self, begun: OptimizerStep, own: Iterable[MicroBatch]) -> None:
-        for micro_batch in in_step(own, self._meeting):
+    def _run(self, begun: OptimizerStep, micro_batches: Iterable[MicroBatch]) -> None:
+        for micro_batch in pad_to_same_count(micro_batches, self._meeting):
             teaches = micro_batch.teaches and self._timed
             tokens = count_tokens(micro_batch.samples) if teaches else 0
             started = time.perf_counter()
-            with self.own.timed_pass(tokens if self._alone else 0):
+            with self.own_passes.timed_pass(tokens if self._alone else 0):
                 begun.add(micro_batch.samples, teaches=micro_batch.teaches)
             if teaches:
                 self.passes.add(tokens, time.perf_counter() - started)
@@ -184,14 +187,14 @@ class Training:
         )
 
 
-def counted(samples: SampleBatch) -> list[int]:
-    """Places of the samples that have a reward, which those do not that a failed score excluded."""
+def rewarded_samples(samples: SampleBatch) -> list[int]:
+    """Return indices of the samples that have a reward; a failed score leaves none."""
     has_reward_B: Tensor = ~samples.scalars["reward"].isnan()
     return has_reward_B.nonzero().flatten().tolist()
 
 
 def _mean(reports: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Metrics of a step from those of its optimizer steps; a maximum stays one."""
+    """Return metrics of a step from those of its optimizer steps; a maximum stays a maximum."""
     return {
         name: max(values) if name.endswith("max") else sum(values) / len(values)
         for name, values in ((n, [report[n] for report in reports]) for n in reports[0])

@@ -1,6 +1,6 @@
-"""What an engine is taught by: the algorithm's part for the policy, and that for the critic.
+"""The training objective of an engine: the algorithm's loss for the policy, and that for the critic.
 
-Made anew for each batch by the states update and critic; `training` carries it out.
+The states update and critic create one for each batch, and `training` applies it.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,12 @@ from rljob_runtime.samples.sample import SampleBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingObjective:
-    """prepare: adds to whole groups what `loss` reads. whole_batch: advantages are whitened over the batch,
-    so that no gradient begins before. every_sample_teaches: so does one without advantage. of_policy:
-    log-probs of before the step are what ratios are taken against."""
+    """Loss and settings of one model's training.
+
+    prepare: adds the inputs of `loss` to full groups. whole_batch: advantages are whitened over the batch, so
+    that no gradient can begin before it is complete. every_sample_teaches: samples without advantage also
+    have a gradient. of_policy: ratios compare with log-probs from before the step.
+    """
 
     prepare: Callable[[SampleBatch], None]
     loss: Callable[[Tensor, SampleBatch, Totals], LossOutput]
@@ -29,15 +32,17 @@ class TrainingObjective:
 
 
 MakeObjective = Callable[[ResolvedSpec, KlControl], TrainingObjective]
-"""Of a spec, with the present KL coefficient."""
+"""Creates the objective of a spec, with the current KL coefficient."""
 
 
 def policy_objective(spec: ResolvedSpec, control: KlControl) -> TrainingObjective:
-    """The algorithm's."""
+    """Create the algorithm's objective for the policy."""
     algorithm, params = algorithm_of(spec.algorithm.name), control.applied(spec.algorithm.params)
     return TrainingObjective(
         prepare=lambda samples: algorithm.prepare(samples, params),
-        loss=lambda logprobs_T, part, totals: algorithm.loss(logprobs_T, part, params, totals),
+        loss=lambda logprobs_T, micro_batch, totals: algorithm.loss(
+            logprobs_T, micro_batch, params, totals
+        ),
         min_groups_with_signal=params.min_groups_with_signal,
         whole_batch=params.whole_batch,
         every_sample_teaches=params.every_sample_teaches,
@@ -46,11 +51,14 @@ def policy_objective(spec: ResolvedSpec, control: KlControl) -> TrainingObjectiv
 
 
 def critic_objective(spec: ResolvedSpec, control: KlControl) -> TrainingObjective:
-    """That of the algorithm's critic, whose returns count what the policy's do."""
+    """Create the objective of the algorithm's critic, whose returns include the same terms as the
+    policy's."""
     algorithm, params = critic_of(spec.algorithm.name), control.applied(spec.algorithm.params)
     return TrainingObjective(
         prepare=lambda samples: algorithm.prepare_critic(samples, params),
-        loss=lambda values_T, part, totals: algorithm.critic_loss(values_T, part, params, totals),
+        loss=lambda values_T, micro_batch, totals: algorithm.critic_loss(
+            values_T, micro_batch, params, totals
+        ),
         min_groups_with_signal=0,
         whole_batch=False,
         every_sample_teaches=True,

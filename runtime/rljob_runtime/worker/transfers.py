@@ -1,6 +1,6 @@
-"""What update ranks give each other when some of them go on in new processes.
+"""Transfers between update ranks when some of them continue in new processes.
 
-Decided by `shard_holders`, made by the device worker.
+`shard_holders` plans them, and the device worker carries them out.
 """
 
 from dataclasses import dataclass
@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """A part of a `KeptState`, from rank to rank. copied: out of the giver's second copy of the taker, not of
-    what is the giver's own."""
+    """One part of a `KeptState`, sent from rank to rank.
+
+    copied: sent from the giver's second copy of the taker, not from the giver's own state.
+    """
 
     part: str
     giver: int

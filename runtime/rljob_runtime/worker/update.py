@@ -1,7 +1,8 @@
-"""The update state, and the critic's: a rank's share of the samples in, an optimizer step a mini-batch out.
+"""The update state, and the critic's: a rank's share of the samples in, one optimizer step per mini-batch
+out.
 
-Called by the device worker on every update rank at the same time; the ranks meet in the engine's
-sums. Rows are taken as they become ready, in the share's order.
+The device worker calls it on every update rank concurrently; the ranks synchronize in the engine's sums. Rows
+are read as they become ready, in the share's order.
 """
 
 import logging
@@ -27,14 +28,14 @@ from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import AnyUpdateEngine
-from rljob_runtime.worker.agree import agreed
+from rljob_runtime.worker.agree import fail_together
 from rljob_runtime.worker.bad_batch import BadRow, all_finite, bad_rows
 from rljob_runtime.worker.digests import add_rows
 from rljob_runtime.worker.micro_batches import score
 from rljob_runtime.worker.samples import read_samples
 from rljob_runtime.worker.share import claim_in_order
 from rljob_runtime.worker.shared_reading import read_together
-from rljob_runtime.worker.training import Training, counted
+from rljob_runtime.worker.training import BatchTraining, rewarded_samples
 from rljob_runtime.worker.training_objective import MakeObjective, policy_objective
 
 if TYPE_CHECKING:
@@ -44,14 +45,16 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Begun:
-    """A batch whose share was read, and whose first gradient is there; no weight has moved. rows: of all that
-    was read; parts: of what counts."""
+class _BatchInProgress:
+    """A batch whose share was read, and whose first gradient exists; no weight has changed.
+
+    rows: all that were read; chunks: the samples that count.
+    """
 
     batch: BatchName
-    training: Training
+    training: BatchTraining
     rows: list[RowMeta]
-    parts: list[tuple[list[RowMeta], SampleBatch]]
+    chunks: list[tuple[list[RowMeta], SampleBatch]]
     lineage: Lineage | None
     passed: Passed | None
     sums: RowSums
@@ -59,12 +62,15 @@ class _Begun:
 
 
 @dataclass(slots=True, kw_only=True)
-class Update:
-    """Trains on one replica's share. ranks: as the engine has them. control: of the run's KL
-    coefficient, which each step of the policy moves. teaches: what by; of the critic, `spec` has it in the
-    policy's place. ready: called before the first pass, once there are samples: the weights are on the device
-    afterwards. critic: moves with the policy, or not at all, so that a step that starts over has taught
-    neither. pictures: of prompts that show any."""
+class UpdateState:
+    """Trains on one replica's share.
+
+    ranks: those of the engine. control: of the run's KL coefficient, which each step of the policy adjusts.
+    teaches: creates the objective; for the critic, `spec` has the critic in the policy's place. ready: called
+    before the first pass, once there are samples; the weights are then on the device. critic: trained with
+    the policy, or not at all, so that a restarted step has trained neither. pictures: reads those of prompts
+    that have any.
+    """
 
     engine: AnyUpdateEngine
     dock: DockClient
@@ -73,37 +79,41 @@ class Update:
     control: KlControl
     teaches: MakeObjective = policy_objective
     ready: Callable[[], None] = lambda: None
-    critic: "Update | None" = None
+    critic: "UpdateState | None" = None
     pictures: "PictureReader | None" = None
-    _begun: _Begun | None = field(default=None, init=False)
+    _begun: _BatchInProgress | None = field(default=None, init=False)
     _settled: tuple[int, int] | None = field(default=None, init=False)
-    """A step of the run after which weights and state were whole, and the engine's steps then."""
+    """A step of the run after which weights and state were complete, and the engine's steps at that time."""
 
     @property
     def after(self) -> int | None:
-        """The step of the run that weights and state are after; None between two, and before any was
-        said."""
+        """Return the step of the run that weights and state follow.
+
+        None during a step, and before the first `settle`.
+        """
         if self._settled is None:
             return None
-        step, of_engine = self._settled
-        whole = of_engine == self.engine.step
+        step, engine_steps = self._settled
+        is_complete = engine_steps == self.engine.step
         if self.critic is not None:
-            whole &= self.critic.after == step
-        return step if whole else None
+            is_complete &= self.critic.after == step
+        return step if is_complete else None
 
     def settle(self, step: int, *, first: bool = False) -> None:
-        """Weights and state are now those after this step of the run. first: nothing was said of them
-        before, or this does not count."""
+        """Record that weights and state are those after this step of the run.
+
+        first: ignore it if a step was recorded before.
+        """
         if not first or self._settled is None:
             self._settled = (step, self.engine.step)
             if self.critic is not None:
                 self.critic.settle(step)
 
     def run(self, batch: BatchName) -> UpdateReport:
-        """All mini-batches and epochs of a step, of the critic first, which has read its share.
+        """Run all mini-batches and epochs of a step, after those of the critic, which has read its share.
 
-        Raises DockError, on every rank and before any weight changed, when one of them could not read
-        its share; WorkerError from the engine.
+        Raises DockError, on every rank and before any weight changed, if one of them could not read its
+        share; WorkerError from the engine.
         """
         if self.critic is not None and not self.critic.has_read(batch):
             raise DockLost(
@@ -120,32 +130,34 @@ class Update:
         )
 
     def has_read(self, batch: BatchName) -> bool:
-        """Whether `finish` would train on this batch."""
+        """Return whether `finish` would train on this batch."""
         return self._begun is not None and self._begun.batch == batch
 
     def read(self, batch: BatchName) -> StageSpan:
-        """Take the share in; no weight moves before `finish`. What was read before and not finished is thrown
-        away. Raises as `run`."""
+        """Read the share; no weight changes before `finish`. Raises as `run`.
+
+        A batch that was read before and not finished is discarded.
+        """
         if self._begun is not None:
             self._begun.training.discard()
             self._begun = None
         claimed: list[RowMeta] = []
-        parts: list[tuple[list[RowMeta], SampleBatch]] = []
+        chunks: list[tuple[list[RowMeta], SampleBatch]] = []
         of_policy = self.teaches is policy_objective
         lineage = Lineage() if self.spec.flow.partial_rollout and of_policy else None
         passed = Passed() if self.spec.data.difficulty_filter and of_policy else None
-        training = Training(self.engine, self.spec, self.ranks, self.control, self.teaches)
+        training = BatchTraining(self.engine, self.spec, self.ranks, self.control, self.teaches)
         sums = RowSums()
         try:
-            work = self._read(batch, claimed, parts, training, (lineage, passed), sums)
+            work = self._read(batch, claimed, chunks, training, (lineage, passed), sums)
         except BaseException:
             training.discard()
             raise
-        self._begun = _Begun(
+        self._begun = _BatchInProgress(
             batch=batch,
             training=training,
             rows=claimed,
-            parts=parts,
+            chunks=chunks,
             lineage=lineage,
             passed=passed,
             sums=sums,
@@ -154,7 +166,7 @@ class Update:
         return work.span()
 
     def finish(self) -> UpdateReport:
-        """Train on what was read."""
+        """Train on the batch that was read."""
         assert self._begun is not None, "a batch is read before it trains"
         begun, self._begun = self._begun, None
         batch, rows = begun.batch, begun.rows
@@ -165,7 +177,7 @@ class Update:
         try:
             if self.ranks.leads:
                 self.dock.acknowledge(rows)
-        except DockError as error:  # trained all the same, and never again
+        except DockError as error:  # trained nevertheless, and not again
             log.warning("batch=%s was not acknowledged after its update: %s", batch, error)
         ages = Counter(batch.step - 1 - row.version for row in rows)
         return UpdateReport(
@@ -177,18 +189,18 @@ class Update:
             tokens=sum(row.lengths["prompt"] + row.lengths["response"] for row in rows),
             passes=begun.training.passes,
             digest=RankDigest(rows=begun.sums),
-            span=begun.work.span(DeviceWork.of(begun.training.own)),
+            span=begun.work.span(DeviceWork.of(begun.training.own_passes)),
         )
 
-    def _bad_rows(self, begun: _Begun) -> list[BadRow]:
-        """What the step was made of; an error here is no reason to stop the run."""
+    def _bad_rows(self, begun: _BatchInProgress) -> list[BadRow]:
+        """Return the rows of a non-finite step; an error in this function does not stop the run."""
         alone = self.ranks.groups is None and not self.ranks.passes_meet
         of_pairs = hasattr(self.spec.algorithm.params, "pair_loss")
         tokens = self.spec.batch.micro_batch_tokens
         try:
             return bad_rows(
-                begun.parts,
-                says=partial(score, logprobs=self.engine.logprobs, tokens=tokens, group=None)
+                begun.chunks,
+                logprobs_of=partial(score, logprobs=self.engine.logprobs, tokens=tokens, group=None)
                 if alone
                 else None,
                 column="logprobs" if self.teaches is policy_objective else "values_now",
@@ -204,35 +216,39 @@ class Update:
         self,
         batch: BatchName,
         claimed: list[RowMeta],
-        parts: list[tuple[list[RowMeta], SampleBatch]],
-        training: Training,
-        told: tuple[Lineage | None, Passed | None],
+        chunks: list[tuple[list[RowMeta], SampleBatch]],
+        training: BatchTraining,
+        trackers: tuple[Lineage | None, Passed | None],
         sums: RowSums,
     ) -> BatchTimer:
-        """Give the share to the training as it comes; returns what was waited for.
+        """Pass the share to the training as it arrives; returns the time spent waiting.
 
-        Ends once all ranks have theirs: one that trains alone would wait for ever.
+        It ends once all ranks have read their share: a rank that trained alone would wait forever.
         """
         work = BatchTimer()
-        with agreed(self.ranks.everyone):
+        with fail_together(self.ranks.everyone):
             sizes = self.spec.batch
-            read = read_together(
+            sample_chunks = read_together(
                 self.ranks,
                 lambda: self._claims(batch),
-                lambda rows: self._samples(batch, rows, *told),
-                parts=-(-self._num_groups // sizes.micro_batch_size),
+                lambda rows: self._samples(batch, rows, *trackers),
+                num_chunks=-(-self._num_groups // sizes.micro_batch_size),
             )
-            for part in work.each(read):
-                claimed += part.rows
-                add_rows(sums, part.rows, part.samples)  # before the algorithm adds its own
+            for chunk in work.each(sample_chunks):
+                claimed += chunk.rows
+                add_rows(sums, chunk.rows, chunk.samples)  # before the algorithm adds its fields
                 self.ready()
-                rows = [part.rows[place] for place in counted(part.samples)] if part.rows else []
-                parts.append((rows, training.add(part.samples)))
+                rows = (
+                    [chunk.rows[index] for index in rewarded_samples(chunk.samples)]
+                    if chunk.rows
+                    else []
+                )
+                chunks.append((rows, training.add(chunk.samples)))
         return work
 
     @property
     def _num_groups(self) -> int:
-        """Of the share."""
+        """Return the number of groups in the share."""
         balanced = self.spec.update.balance == "length"
         return sum(share_of_mini_batches(self.ranks.share, self.spec.batch, balanced=balanced))
 

@@ -16,7 +16,7 @@ from vision_models import make_pictured_batch, make_vision_reference
 
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.loading import load_decoder
-from rljob_runtime.models.tower import Tower
+from rljob_runtime.models.tower import VisionTower
 from rljob_runtime.models.weights import save_hf
 from rljob_runtime.parallel.decoder.parameters import box_of, held_slices
 from rljob_runtime.parallel.decoder.policy import load_parallel
@@ -61,7 +61,7 @@ def test_loss_gradients_and_trained_weights_are_one_ranks(case: str, tmp_path: P
     batches = [make_pictured_batch(seed) for seed in range(1, 1 + 2 * grid.degrees.data)]
 
     def show(model: Decoder) -> None:
-        model.show(Tower.from_path(path, dtype=torch.float32, trained=trained))
+        model.show(VisionTower.from_path(path, dtype=torch.float32, trained=trained))
 
     alone = OneRank(path, batches, show)
     assert alone.norms[0] > SETTINGS.gradient_clip
@@ -100,7 +100,7 @@ def test_what_ranks_save_has_the_tower_that_they_train(tmp_path: Path) -> None:
     def save_whole(rank: int) -> list[str]:
         groups = ProcessGroups(grid, timeout_seconds=60)
         model = load_parallel(path, groups, dtype=torch.float32)
-        model.show(Tower.from_path(path, dtype=torch.float32, trained=True))
+        model.show(VisionTower.from_path(path, dtype=torch.float32, trained=True))
         with torch.no_grad():
             for weight in model.parameters():
                 weight.mul_(2.0)

@@ -16,7 +16,7 @@ from vision_models import (
     reference_logits,
 )
 
-from rljob_runtime.models.tower import Towers, as_matrix
+from rljob_runtime.models.tower import VisionTowers, as_matrix
 from rljob_runtime.models.vision.names import name_of
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.rollout.rollout_vllm import VllmRollout
@@ -34,7 +34,7 @@ class Made:
     """An engine and what it is of. towers: those that see for it."""
 
     engine: VllmRollout
-    towers: Towers
+    towers: VisionTowers
     reference: Any
 
 
@@ -45,7 +45,7 @@ def made(
     path: Path = tmp_path_factory.mktemp("model")
     reference = make_vision_reference(request.param, **ONE_WIDE_HEAD[request.param])
     reference.save_pretrained(path)
-    towers = Towers(path=path, keeps_tokens=64, arrives=True)
+    towers = VisionTowers(path=path, cache_tokens=64, arrives=True)
     engine = VllmRollout(
         path,
         dtype=torch.float32,

@@ -14,7 +14,7 @@ from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.expert_names import weight_dtype
 from rljob_runtime.weights.reshard.parcels import part
 
 PAIRS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -56,7 +56,9 @@ def plan_of(name: str, *, nodes: int | None, separated: bool, widths: Widths) ->
 def whole_weights(shape: Shape, dtype: torch.dtype) -> dict[str, Tensor]:
     random = torch.Generator().manual_seed(5)
     return {
-        tensor.name: torch.randn(tensor.shape, generator=random).to(held_dtype(tensor.name, dtype))
+        tensor.name: torch.randn(tensor.shape, generator=random).to(
+            weight_dtype(tensor.name, dtype)
+        )
         for tensor in tensors_of(shape)
     }
 
@@ -71,6 +73,6 @@ def slices_of(whole: dict[str, Tensor], layout: Layout, device: int) -> dict[str
 
 def made(piece: Piece, dtype: torch.dtype, ledger: MemoryLedger) -> Tensor:
     size = piece.box.size[: len(piece.tensor.shape)]
-    tensor = torch.full(size, torch.nan, dtype=held_dtype(piece.tensor.name, dtype))
+    tensor = torch.full(size, torch.nan, dtype=weight_dtype(piece.tensor.name, dtype))
     ledger.track(MemoryKind.ROLLOUT_WEIGHTS, [tensor])
     return tensor

@@ -1,4 +1,4 @@
-"""The parts that layers of all families are built from: single-device code, one block a file.
+"""The blocks that layers of all families are built from: single-device code, one block per file.
 
-Put together by `decoder`; parameter names are Hugging Face's. The rollout's forms are in `fused`.
+`decoder` assembles them; parameter names are Hugging Face's. The rollout's versions are in `fused`.
 """

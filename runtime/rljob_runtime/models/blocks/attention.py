@@ -1,4 +1,4 @@
-"""Attention with heads of their own keys and values (multi-head and grouped-query)."""
+"""Attention with separate keys and values per head (multi-head and grouped-query attention)."""
 
 # U packed tokens, H hidden, A query heads, N key/value heads, D head width
 
@@ -33,9 +33,9 @@ class Attention(nn.Module):
         self.k_norm = Norm(a.head_dim, a.norm_epsilon, dtype) if a.qk_norm else nn.Identity()
 
     def forward(self, x_UH: Tensor, packing: Packing, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        """[U, H] -> [U, H]. rotation: cos and sin, [U, 1, D/2] each."""
-        made = self.linears.columns(x_UH, self.q_proj, self.k_proj, self.v_proj)
-        query_UAD, key_UND, value_UND = (self._heads(x_UX) for x_UX in made)
+        """Map [U, H] to [U, H]. rotation: cos and sin, [U, 1, D/2] each."""
+        projected = self.linears.columns(x_UH, self.q_proj, self.k_proj, self.v_proj)
+        query_UAD, key_UND, value_UND = (self._heads(x_UX) for x_UX in projected)
         query_UAD = rotate(self.q_norm(query_UAD), *rotation)
         key_UND = rotate(self.k_norm(key_UND), *rotation)
         mixed_UX = self.attend(query_UAD, key_UND, value_UND, packing, scale=self.scale)

@@ -1,4 +1,4 @@
-"""The gated feed-forward (SwiGLU)."""
+"""The gated feed-forward block (SwiGLU)."""
 
 # H hidden
 
@@ -11,7 +11,7 @@ from rljob_runtime.models.blocks.matrix import Matrix
 
 
 class GatedMlp(nn.Module):
-    """down(silu(gate x) * up x). inner: width in between."""
+    """Computes down(silu(gate x) * up x). inner: width between the two matrices."""
 
     linears: Linears
 
@@ -23,6 +23,6 @@ class GatedMlp(nn.Module):
         self.down_proj = Matrix(hidden, inner, dtype, with_bias=with_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., H] -> [..., H]."""
+        """Map [..., H] to [..., H]."""
         gate, up = self.linears.columns(x, self.gate_proj, self.up_proj)
         return self.linears.rows(F.silu(gate) * up, self.down_proj)

@@ -1,7 +1,7 @@
-"""Multi-head latent attention: keys and values of all heads from one narrow vector a token.
+"""Multi-head latent attention: keys and values of all heads come from one narrow vector per token.
 
-DeepSeek-V2, arXiv:2405.04434, §2.1. In training every head's keys and values are made from the
-latent; the rollout's form (`fused.latent`) attends to the latent itself.
+DeepSeek-V2, arXiv:2405.04434, §2.1. Training computes every head's keys and values from the latent; the
+rollout's version (`fused.fused_latent`) attends to the latent directly.
 """
 
 # U packed tokens, H hidden, A heads, C rank of the latent, R rotated width, E value width
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rljob_runtime.devices.kernels.rotary_embedding import rotate
-from rljob_runtime.models.architecture import Architecture, Latent
+from rljob_runtime.models.architecture import Architecture, LatentArchitecture
 from rljob_runtime.models.blocks.linears import Linears, WholeLinears
 from rljob_runtime.models.blocks.matrix import Matrix
 from rljob_runtime.models.blocks.norm import Norm
@@ -19,7 +19,7 @@ from rljob_runtime.models.blocks.packed_attention import Attend, attend
 from rljob_runtime.models.blocks.rotary import halves
 from rljob_runtime.models.packing import Packing
 
-LATENT_EPSILON = 1e-6  # of the norms of compressed vectors; config.json's is for the others
+LATENT_EPSILON = 1e-6  # for norms of compressed vectors; config.json's is for the others
 
 
 class LatentAttention(nn.Module):
@@ -28,7 +28,9 @@ class LatentAttention(nn.Module):
     linears: Linears
     attend: Attend
 
-    def __init__(self, architecture: Architecture, latent: Latent, dtype: torch.dtype) -> None:
+    def __init__(
+        self, architecture: Architecture, latent: LatentArchitecture, dtype: torch.dtype
+    ) -> None:
         super().__init__()
         hidden, heads = architecture.hidden_size, architecture.num_heads
         query_rows, bias = heads * architecture.head_dim, architecture.qkv_bias
@@ -40,28 +42,28 @@ class LatentAttention(nn.Module):
             self.q_a_proj = Matrix(latent.query_rank, hidden, dtype, with_bias=bias)
             self.q_a_layernorm = Norm(latent.query_rank, LATENT_EPSILON, dtype)
             self.q_b_proj = Matrix(query_rows, latent.query_rank, dtype)
-        kept = latent.kv_rank + latent.rope_dim
-        self.kv_a_proj_with_mqa = Matrix(kept, hidden, dtype, with_bias=bias)
+        compressed_rows = latent.kv_rank + latent.rope_dim
+        self.kv_a_proj_with_mqa = Matrix(compressed_rows, hidden, dtype, with_bias=bias)
         self.kv_a_layernorm = Norm(latent.kv_rank, LATENT_EPSILON, dtype)
-        made = heads * (latent.nope_dim + latent.value_dim)
-        self.kv_b_proj = Matrix(made, latent.kv_rank, dtype)
+        expanded_rows = heads * (latent.nope_dim + latent.value_dim)
+        self.kv_b_proj = Matrix(expanded_rows, latent.kv_rank, dtype)
         self.o_proj = Matrix(
             hidden, heads * latent.value_dim, dtype, with_bias=architecture.output_bias
         )
 
     def forward(self, x_UH: Tensor, packing: Packing, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        """[U, H] -> [U, H]. rotation: cos and sin, [U, 1, R/2] each."""
+        """Map [U, H] to [U, H]. rotation: cos and sin, [U, 1, R/2] each."""
         sizes = self.latent
         query_UX = self._query(x_UH)
         query_UAD = query_UX.view(len(query_UX), -1, sizes.nope_dim + sizes.rope_dim)
         query_UAS, turned_UAR = torch.split(query_UAD, [sizes.nope_dim, sizes.rope_dim], dim=-1)
-        kept_UX = self.kv_a_proj_with_mqa(x_UH)
-        latent_UC, key_UR = torch.split(kept_UX, [sizes.kv_rank, sizes.rope_dim], dim=-1)
-        (made_UX,) = self.linears.columns(self.kv_a_layernorm(latent_UC), self.kv_b_proj)
-        made = made_UX.view(len(made_UX), -1, sizes.nope_dim + sizes.value_dim)
-        key_UAS, value_UAE = torch.split(made, [sizes.nope_dim, sizes.value_dim], dim=-1)
+        compressed_UX = self.kv_a_proj_with_mqa(x_UH)
+        latent_UC, key_UR = torch.split(compressed_UX, [sizes.kv_rank, sizes.rope_dim], dim=-1)
+        (expanded_UX,) = self.linears.columns(self.kv_a_layernorm(latent_UC), self.kv_b_proj)
+        expanded = expanded_UX.view(len(expanded_UX), -1, sizes.nope_dim + sizes.value_dim)
+        key_UAS, value_UAE = torch.split(expanded, [sizes.nope_dim, sizes.value_dim], dim=-1)
         turned_key_U1R = self._turn(self.linears.all_tokens(key_UR)[:, None], rotation)
-        turned_key_UAR = turned_key_U1R.expand(-1, made.shape[1], -1)
+        turned_key_UAR = turned_key_U1R.expand(-1, expanded.shape[1], -1)
         query_UAD = torch.cat([query_UAS, self._turn(turned_UAR, rotation)], dim=-1)
         key_UAD = torch.cat([key_UAS, turned_key_UAR], dim=-1)
         mixed_UX = self.attend(query_UAD, key_UAD, value_UAE, packing, scale=self.scale)

@@ -1,7 +1,7 @@
-"""How blocks compute their matrices: the place where a rank's share of a layer differs from the whole.
+"""How blocks apply their matrices: the seam where tensor-parallel ranks differ from one device.
 
-A block asks for column-cut matrices, whose rows (output features) ranks may share, and row-cut ones, whose
-columns they may share. Here is the form of one device; `parallelize.tensor` has that of several.
+A block applies column-cut matrices, whose rows (output features) ranks may share, and row-cut ones, whose
+columns they may share. This file has the single-device version; `parallelize.tensor` has the parallel one.
 """
 
 # U packed tokens, X features
@@ -14,34 +14,40 @@ from rljob_runtime.models.blocks.matrix import Matrix
 
 
 class Linears(Protocol):
-    """Between its matrices a block has all tokens and some of the features; outside of them some of
-    the tokens and all features."""
+    """Applies the matrices of a block.
+
+    Between its matrices, a block has all tokens and some features; outside of them, some tokens and all
+    features.
+    """
 
     def columns(self, x_UX: Tensor, *matrices: Matrix) -> tuple[Tensor, ...]:
-        """Column-cut matrices on one input."""
+        """Apply several column-cut matrices to one input."""
         ...
 
     def rows(self, x_UX: Tensor, matrix: Matrix) -> Tensor:
-        """A row-cut matrix."""
+        """Apply a row-cut matrix to its input features."""
         ...
 
     def all_tokens(self, x_UX: Tensor) -> Tensor:
-        """What a whole matrix made of some tokens, of all that a column-cut one gives."""
+        """Return for all tokens what an uncut matrix computed for some of them.
+
+        The result has the tokens of a column-cut matrix's output.
+        """
         ...
 
 
 class WholeLinears:
-    """Matrices and tokens are whole."""
+    """Linears of one device, where matrices and tokens are not split."""
 
     def columns(self, x_UX: Tensor, *matrices: Matrix) -> tuple[Tensor, ...]:
-        """See Linears."""
+        """Apply each full matrix to the input."""
         return tuple(matrix(x_UX) for matrix in matrices)
 
     def rows(self, x_UX: Tensor, matrix: Matrix) -> Tensor:
-        """See Linears."""
+        """Apply the full matrix to the input."""
         output: Tensor = matrix(x_UX)
         return output
 
     def all_tokens(self, x_UX: Tensor) -> Tensor:
-        """See Linears."""
+        """Return the input unchanged, since it already has all tokens."""
         return x_UX

@@ -1,4 +1,4 @@
-"""A matrix with an optional bias, and where it has one, a low-rank adapter beside it."""
+"""A matrix with an optional bias and an optional low-rank adapter."""
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +9,8 @@ from rljob_runtime.devices.kernels.linear import linear
 class Matrix(nn.Module):
     """A parameter `weight` [rows, columns] and an optional `bias` [rows], uninitialised.
 
-    lora_A [rank, columns], lora_B [rows, rank]: its adapter, which adds lora_scale · B A to the weight where
-    it is in use (`models.lora`).
+    lora_A [rank, columns] and lora_B [rows, rank] are its adapter, which adds lora_scale · B A to the weight
+    while it is in use (`models.lora`).
     """
 
     bias: Tensor | None
@@ -28,13 +28,13 @@ class Matrix(nn.Module):
 
     @property
     def adapter(self) -> "tuple[Matrix, Matrix] | None":
-        """A and B, where they are there and in use."""
+        """Return A and B, or None if there is no adapter or it is not in use."""
         if self.lora_A is None or self.lora_B is None or not self.uses_adapter:
             return None
         return self.lora_A, self.lora_B
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., columns] -> [..., rows]."""
+        """Map [..., columns] to [..., rows]."""
         output = linear(x, self.weight, self.bias)
         if self.adapter is None:
             return output

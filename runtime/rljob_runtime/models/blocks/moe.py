@@ -1,11 +1,11 @@
-"""Mixture of experts: a router, experts, and where a family has it one expert for all tokens."""
+"""Mixture of experts: a router, experts and, in some families, one expert shared by all tokens."""
 
 # U tokens, H hidden, K experts of a token
 
 import torch
 from torch import Tensor, nn
 
-from rljob_runtime.models.architecture import Experts
+from rljob_runtime.models.architecture import MoeArchitecture
 from rljob_runtime.models.blocks.experts import StackedExperts
 from rljob_runtime.models.blocks.gated_mlp import GatedMlp
 from rljob_runtime.models.blocks.router import Router
@@ -13,12 +13,13 @@ from rljob_runtime.models.blocks.router_load import RouterLoad
 
 
 class MixtureOfExperts(nn.Module):
-    """with_bias: of the shared expert."""
+    """Feed-forward that sends each token to a few experts. with_bias: whether the shared expert has a
+    bias."""
 
     shared_experts: GatedMlp | None
 
     def __init__(
-        self, experts: Experts, hidden: int, dtype: torch.dtype, *, with_bias: bool
+        self, experts: MoeArchitecture, hidden: int, dtype: torch.dtype, *, with_bias: bool
     ) -> None:
         super().__init__()
         self.gate = Router(experts, hidden, dtype)
@@ -29,8 +30,10 @@ class MixtureOfExperts(nn.Module):
     def forward(
         self, x_UH: Tensor, load: RouterLoad | None, replayed_UK: Tensor | None = None
     ) -> Tensor:
-        """[U, H] -> [U, H]; where the tokens went is added to `load`, unless it is counted already.
-        replayed_UK: where they go; None: the router chooses."""
+        """Map [U, H] to [U, H] and add the tokens' routes to `load`, unless they are counted already.
+
+        replayed_UK: experts that the tokens go to; None: the router chooses.
+        """
         routes = self.gate(x_UH, replayed_UK)
         if load is not None:
             load.add(routes)

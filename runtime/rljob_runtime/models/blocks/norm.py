@@ -1,4 +1,4 @@
-"""Root-mean-square norm."""
+"""Root-mean-square normalization as a module."""
 
 import torch
 from torch import Tensor, nn
@@ -15,5 +15,5 @@ class Norm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape and dtype as x."""
+        """Return x normalized, in its shape and dtype."""
         return rms_norm(x, self.weight, self.epsilon)

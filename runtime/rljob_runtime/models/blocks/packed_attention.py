@@ -1,6 +1,6 @@
-"""Attention over packed samples: of prompts, and of responses over their prompt and themselves.
+"""Attention over packed samples: prompts attend to themselves, responses to their prompt and themselves.
 
-Called by the attention blocks once they have queries, keys and values.
+The attention blocks call this with queries, keys and values.
 """
 
 # U packed tokens, A query heads, N key/value heads, D width of queries and keys, E of values
@@ -14,7 +14,7 @@ from rljob_runtime.models.packing import Packing
 
 
 class Attend(Protocol):
-    """Attention over packed samples; the form of one device is `attend`."""
+    """Attention over packed samples; `attend` is the single-device version."""
 
     def __call__(
         self,
@@ -25,13 +25,13 @@ class Attend(Protocol):
         *,
         scale: float,
     ) -> Tensor:
-        """Values mixed, [U, A*E]."""
+        """Return the values mixed by attention, [U, A*E]."""
         ...
 
 
 def attend(
     query_UAD: Tensor, key_UND: Tensor, value_UNE: Tensor, packing: Packing, *, scale: float
 ) -> Tensor:
-    """Values mixed by softmax(scale query key), [U, A*E]; every A / N query heads share a key head."""
+    """Return values mixed by softmax(scale query key), [U, A*E]; every A / N query heads share a key head."""
     tensors = (query_UAD, key_UND, value_UNE)
     return flash_attention(*tensors, packing.sequences, scale=scale).flatten(1)

@@ -1,7 +1,7 @@
-"""Angles of rotary position embedding, and heads whose pairs are neighbours.
+"""Angles of rotary position embedding, and heads whose rotated pairs are neighbours.
 
-The pairs that turn are the two halves of a head (`rotary_embedding`); `halves` makes them of neighbours.
-How fast each pair turns is `models.rope`.
+`rotary_embedding` rotates pairs that are the two halves of a head; `halves` reorders neighbours into halves.
+`models.rope` defines how fast each pair turns.
 """
 
 # D rotated width
@@ -16,8 +16,10 @@ from rljob_runtime.models.rope import axes_of_pairs, inverse_frequencies
 def cos_and_sin(
     architecture: Architecture, positions: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """What turns tokens at these positions, [tokens], or of three axes [tokens, 3]: cos and sin,
-    [tokens, D/2] each."""
+    """Return cos and sin of the rotation at these positions, [tokens, D/2] each.
+
+    positions: [tokens], or [tokens, 3] for three axes.
+    """
     rope = architecture.rope
     frequencies = inverse_frequencies(architecture.rotated_dim, rope).to(positions.device)
     by_pair = positions[:, None] if positions.ndim == 1 else positions[:, axes_of_pairs(rope)]
@@ -29,7 +31,7 @@ def cos_and_sin(
 
 
 def halves(x: Tensor) -> Tensor:
-    """Neighbours [..., D] as halves: the first of each pair, then the second of each.
+    """Reorder neighbours [..., D] into halves: the first of each pair, then the second of each.
 
     A query's product with a key does not depend on the order of their values.
     """

@@ -1,7 +1,7 @@
-"""Which experts a token goes to, and with which weights.
+"""Choose which experts a token goes to, and with which weights.
 
-Called by the mixture of experts in training and in the rollout. Computed in float32 (or wider),
-where two nearly equal experts are told apart alike by both.
+The mixture of experts calls this in training and rollout. It computes in float32 (or wider), so that both
+choose alike between two nearly equal experts.
 """
 
 # U tokens, H hidden, E experts, K experts of a token, G groups of experts
@@ -12,13 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rljob_runtime.models.architecture import Experts
+from rljob_runtime.models.architecture import MoeArchitecture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routes:
-    """experts_UK: int64. weights_UK: of their outputs. probabilities_UE: of all experts, adding up
-    to 1 a token; what a load-balancing loss is taken of."""
+    """Experts and weights of each token.
+
+    experts_UK: int64. weights_UK: weights of the experts' outputs. probabilities_UE: of all experts, adding
+    up to 1 per token; a load-balancing loss is computed from them.
+    """
 
     experts_UK: Tensor
     weights_UK: Tensor
@@ -26,11 +29,12 @@ class Routes:
 
 
 class Router(nn.Module):
-    """`weight` [E, H], and a buffer `e_score_correction_bias` [E] in float32 where there is one."""
+    """Chooses experts by `weight` [E, H] and, in some families, by `e_score_correction_bias` [E], a float32
+    buffer."""
 
     e_score_correction_bias: Tensor | None
 
-    def __init__(self, experts: Experts, hidden: int, dtype: torch.dtype) -> None:
+    def __init__(self, experts: MoeArchitecture, hidden: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.experts = experts
         self.weight = nn.Parameter(torch.empty(experts.count, hidden, dtype=dtype))
@@ -38,7 +42,7 @@ class Router(nn.Module):
         self.register_buffer("e_score_correction_bias", bias)
 
     def forward(self, x_UH: Tensor, replayed_UK: Tensor | None = None) -> Routes:
-        """The routes of these tokens. replayed_UK: as `route` has it."""
+        """Return the routes of these tokens. replayed_UK: see `route`."""
         bias_E = self.e_score_correction_bias
         return route(x_UH, self.weight, bias_E, self.experts, replayed_UK)
 
@@ -47,12 +51,14 @@ def route(
     x_UH: Tensor,
     weight_EH: Tensor,
     bias_E: Tensor | None,
-    experts: Experts,
+    experts: MoeArchitecture,
     replayed_UK: Tensor | None = None,
 ) -> Routes:
-    """The routes of these tokens. bias_E: enters the choice, not the weights. replayed_UK: experts chosen
-    elsewhere, which are taken; their weights are of this router's scores, with gradient (rollout routing
-    replay, arXiv:2510.11370)."""
+    """Return the routes of these tokens.
+
+    bias_E: affects the choice, not the weights. replayed_UK: experts chosen elsewhere, used instead of a
+    choice; their weights are this router's scores, with gradient (rollout routing replay, arXiv:2510.11370).
+    """
     wide = torch.promote_types(x_UH.dtype, torch.float32)
     logits_UE = F.linear(x_UH.to(wide), weight_EH.to(wide))
     if experts.scores == "sigmoid":
@@ -70,16 +76,16 @@ def route(
 
 
 @torch.no_grad()
-def _choose(scores_UE: Tensor, bias_E: Tensor | None, experts: Experts) -> Tensor:
-    """Experts of the best scores, the best first, [U, K]."""
+def _choose(scores_UE: Tensor, bias_E: Tensor | None, experts: MoeArchitecture) -> Tensor:
+    """Return the experts with the best scores, best first, [U, K]."""
     chosen_by_UE = scores_UE if bias_E is None else scores_UE + bias_E
     if experts.groups > 1:
         chosen_by_UE = _only_best_groups(chosen_by_UE, experts)
     return chosen_by_UE.topk(experts.chosen, dim=-1).indices
 
 
-def _only_best_groups(scores_UE: Tensor, experts: Experts) -> Tensor:
-    """-inf for the experts outside the groups that a token may choose from."""
+def _only_best_groups(scores_UE: Tensor, experts: MoeArchitecture) -> Tensor:
+    """Set the scores of experts outside a token's best groups to -inf."""
     scores_UGX = scores_UE.view(len(scores_UE), experts.groups, -1)
     counted = 2 if experts.group_score == "two best" else 1
     group_UG = scores_UGX.topk(min(counted, scores_UGX.shape[2]), dim=-1).values.sum(-1)

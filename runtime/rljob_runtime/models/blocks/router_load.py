@@ -1,6 +1,6 @@
-"""How evenly routers spread tokens over experts, and the loss that makes them.
+"""How evenly routers spread tokens over experts, and the loss that balances them.
 
-Filled by the mixture of experts layer by layer in one forward pass; returned beside the log-probs.
+The mixture of experts fills it layer by layer in one forward pass; it is returned with the log-probs.
 """
 
 # U tokens, E experts, M layers with experts
@@ -10,20 +10,20 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rljob_runtime.models.architecture import Experts
+from rljob_runtime.models.architecture import MoeArchitecture
 from rljob_runtime.models.blocks.router import Routes
 
 
 class RouterLoad:
-    """The layers' routes so far. coefficient: weight of the balance loss in training.
+    """The routes of the layers computed so far. coefficient: weight of the balance loss in training.
 
-    num_tokens: of a layer's routes so many count, the first; None for all. over_ranks: adds a tensor up
-    over all ranks that share the tokens, with gradient.
+    num_tokens: count only the first num_tokens routes of a layer; None for all. over_ranks: sums a tensor,
+    with gradient, over all ranks that share the tokens.
     """
 
     def __init__(
         self,
-        experts: Experts,
+        experts: MoeArchitecture,
         *,
         num_tokens: int | None = None,
         over_ranks: Callable[[Tensor], Tensor] = lambda values: values,
@@ -37,8 +37,10 @@ class RouterLoad:
         self._before_2E: Tensor | None = None
 
     @classmethod
-    def of_sums(cls, experts: Experts, tokens_ME: Tensor, probabilities_E: Tensor) -> "RouterLoad":
-        """What has been counted elsewhere, over all ranks and, for probabilities, all layers."""
+    def of_sums(
+        cls, experts: MoeArchitecture, tokens_ME: Tensor, probabilities_E: Tensor
+    ) -> "RouterLoad":
+        """Create a load from sums over all ranks and, for probabilities, over all layers."""
         load = cls(experts)
         load._tokens_E, load._probabilities_E = list(tokens_ME), [probabilities_E]
         return load
@@ -51,35 +53,38 @@ class RouterLoad:
         self._probabilities_E.append(routes.probabilities_UE[: self._counted].sum(0))
 
     def go_on_from(self, sums_2E: Tensor) -> None:
-        """The layers before these were counted on another rank. sums_2E: its `sums_2E`."""
+        """Continue after layers that were counted on another rank. sums_2E: that rank's `sums_2E`."""
         self._before_2E = sums_2E
 
     def sums_2E(self) -> Tensor:
-        """Tokens and probabilities of each expert on this rank, of all layers so far together, in the
-        probabilities' type and with their gradient."""
-        found = [] if self._before_2E is None else [self._before_2E]
+        """Return tokens and probabilities of each expert on this rank, summed over all layers so far.
+
+        They have the probabilities' dtype and gradient.
+        """
+        sums = [] if self._before_2E is None else [self._before_2E]
         if self._tokens_E:
             probabilities_E = torch.stack(self._probabilities_E).sum(0)
             tokens_E = torch.stack(self._tokens_E).sum(0).to(probabilities_E.dtype)
-            found.append(torch.stack([tokens_E, probabilities_E]))
-        return torch.stack(found).sum(0) if found else torch.zeros(2, self._experts.count)
+            sums.append(torch.stack([tokens_E, probabilities_E]))
+        return torch.stack(sums).sum(0) if sums else torch.zeros(2, self._experts.count)
 
     def sums_over_ranks_2E(self) -> Tensor:
-        """The same of all ranks that share the tokens; each then has all of it."""
+        """Return `sums_2E` summed over all ranks that share the tokens; each rank gets the full sum."""
         return self._over_ranks(self.sums_2E())
 
     def tokens_ME(self) -> Tensor:
-        """Tokens that each expert of each layer got, int64; zeros for a pass without tokens."""
+        """Return the number of tokens that each expert of each layer got, int64; zeros for a pass without
+        tokens."""
         if self._tokens_E:
             return self._over_ranks(torch.stack(self._tokens_E))
         return torch.zeros(len(self._experts.layers), self._experts.count, dtype=torch.int64)
 
     def balance_loss(self) -> Tensor:
-        """E times the sum over experts of (share of tokens) x (mean probability), all layers together.
+        """Return E times the sum over experts of (share of tokens) x (mean probability), over all layers.
 
-        K where all experts of a token get as much; more the less even they do. Switch Transformer,
-        arXiv:2101.03961, eq. 4 to 6, over all layers at once as transformers computes it for
-        Qwen3-MoE. Its gradient goes through the probabilities alone.
+        It is K if all experts of a token get equally many tokens, and more the less even they are. Switch
+        Transformer, arXiv:2101.03961, eq. 4 to 6, over all layers in one sum, as transformers computes it for
+        Qwen3-MoE. Its gradient flows through the probabilities alone.
         """
         if not self._tokens_E and self._before_2E is None:
             return torch.zeros(())

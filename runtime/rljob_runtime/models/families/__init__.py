@@ -1,7 +1,7 @@
-"""The families of models that the decoders compute: each translates its Hugging Face config.json.
+"""The model families that the decoders compute: each translates its Hugging Face config.json.
 
-Called by `loading` and the rollout engines. What a family does not know is refused by name, so that
-`loading` can fall back to the transformers library.
+`loading` and the rollout engines call this. A family raises UnsupportedArchitecture for what it cannot
+compute, so that `loading` can fall back to the transformers library.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,21 +27,21 @@ from rljob_runtime.models.families import (
 from rljob_runtime.models.rope import write_rope
 
 
-class Family(Protocol):
-    """The module of one family."""
+class FamilyModule(Protocol):
+    """The interface of a family's module."""
 
     MODEL_TYPE: str
 
     def read(self, config: Config) -> Architecture:
-        """The architecture. Raises UnsupportedArchitecture for a switch that is not computed."""
+        """Return the architecture. Raises UnsupportedArchitecture for a switch that is not implemented."""
         ...
 
     def write(self, architecture: Architecture) -> dict[str, object]:
-        """The entries of config.json that other families do not have."""
+        """Return the entries of config.json that other families do not have."""
         ...
 
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, FamilyModule] = {
     "LlamaForCausalLM": llama,
     "MistralForCausalLM": mistral,
     "Qwen2ForCausalLM": qwen2,
@@ -54,7 +54,7 @@ VISION_FAMILIES: dict[str, Callable[[Config], Architecture]] = {
     "Qwen2_5_VLForConditionalGeneration": qwen2_5_vl.read,
     "Qwen3VLForConditionalGeneration": qwen3_vl.read,
 }
-"""Models with a vision tower beside the decoder. Nothing is written anew of their config.json."""
+"""Models with a vision tower in addition to the decoder. Their config.json is never written from scratch."""
 
 ONE_LABEL: dict[str, object] = {
     "num_labels": 1,
@@ -64,34 +64,37 @@ ONE_LABEL: dict[str, object] = {
 
 
 def read_architecture(entries: Mapping[str, object]) -> Architecture:
-    """Architecture of a config.json; classifiers of sequences and of tokens are scorers. Of a vision-language
-    model that of its decoder.
+    """Return the architecture of a config.json; classifiers of sequences and of tokens are scorers.
 
-    Raises UnsupportedArchitecture when the decoders lack it, ConfigError for a classifier with several
-    labels.
+    A vision-language model returns the architecture of its decoder. Raises UnsupportedArchitecture if the
+    decoders do not implement it, ConfigError for a classifier with several labels.
     """
     names = entries.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
-    known = [*FAMILIES, *VISION_FAMILIES]
-    made_of = _causal(name)
-    if made_of not in known:
+    supported = [*FAMILIES, *VISION_FAMILIES]
+    causal_name = _causal(name)
+    if causal_name not in supported:
         raise UnsupportedArchitecture(
-            f"architecture {name or 'unnamed'} is not one of {', '.join(known)}"
+            f"architecture {name or 'unnamed'} is not one of {', '.join(supported)}"
         )
     config = Config(name, language_part(entries))
     config.require("hidden_act", "silu")
     if config.get("quantization_config") is not None:
         raise UnsupportedArchitecture(f"quantized weights are not computed here ({name})")
-    read = VISION_FAMILIES[made_of] if made_of in VISION_FAMILIES else FAMILIES[made_of].read
+    read = (
+        VISION_FAMILIES[causal_name]
+        if causal_name in VISION_FAMILIES
+        else FAMILIES[causal_name].read
+    )
     architecture = read(config)
-    if made_of == name:
+    if causal_name == name:
         return architecture
     _check_labels(entries, name)
     return replace(architecture, tied=False, scores=True, score_bias=name.endswith(TOKEN_SCORER))
 
 
 def hf_config(architecture: Architecture) -> dict[str, object]:
-    """The config.json of an architecture, which transformers and vLLM read alike."""
+    """Return the config.json of an architecture, which transformers and vLLM can both read."""
     a, family = architecture, FAMILIES[_causal(architecture.name)]
     return {
         "architectures": [a.name],
@@ -115,23 +118,26 @@ def hf_config(architecture: Architecture) -> dict[str, object]:
 
 
 def scorer_config(entries: Mapping[str, object], architecture: Architecture) -> dict[str, object]:
-    """A model's config.json as that of the same model with a scalar head. architecture: of the latter."""
+    """Return a model's config.json with a scalar head in place of its own. architecture: with the scalar
+    head."""
     return {**entries, "architectures": [architecture.name], **ONE_LABEL}
 
 
 def _causal(name: str) -> str:
-    """The architecture with the family's layers and a head of logits. transformers has no scorers of those
-    with a vision tower; their names are made likewise."""
+    """Return the name of the same layers with a head of logits.
+
+    transformers has no scorers with a vision tower; their names follow the same pattern.
+    """
     for suffix in (SEQUENCE_SCORER, TOKEN_SCORER):
         if name.endswith(suffix):
             stem = name.removesuffix(suffix)
-            shown = stem + CONDITIONAL
-            return shown if shown in VISION_FAMILIES else stem + CAUSAL
+            conditional_name = stem + CONDITIONAL
+            return conditional_name if conditional_name in VISION_FAMILIES else stem + CAUSAL
     return name
 
 
 def _check_labels(entries: Mapping[str, object], name: str) -> None:
-    """transformers takes two where config.json says nothing."""
+    """Raise ConfigError unless there is one label; transformers assumes two if config.json names none."""
     named = entries.get("id2label")
     labels = entries.get("num_labels") or (len(named) if isinstance(named, dict) else 2)
     if labels != 1:

@@ -14,7 +14,7 @@ MODEL_TYPE = "deepseek_v2"
 
 
 def read(config: Config) -> Architecture:
-    """The architecture."""
+    """Return the architecture of a DeepSeek-V2 config.json."""
     config.require("scoring_func", "softmax")
     config.require("topk_method", "greedy", "group_limited_greedy")
     config.require("norm_topk_prob", False)
@@ -27,7 +27,7 @@ def read(config: Config) -> Architecture:
 
 
 def write(architecture: Architecture) -> dict[str, object]:
-    """Its entries of config.json."""
+    """Return the entries of config.json that are specific to DeepSeek-V2."""
     experts = architecture.experts
     grouped = experts is not None and experts.groups > 1
     return write_latent(architecture) | {

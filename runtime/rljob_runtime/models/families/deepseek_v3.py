@@ -1,7 +1,7 @@
 """DeepSeek-V3 and R1: V2's blocks, experts by sigmoid with a correction bias for the choice.
 
-The bias is loaded, used, given to the rollout and saved, but not trained: its own rule needs the
-load of whole pre-training batches.
+The bias is loaded, used, sent to the rollout and saved, but not trained: its update rule needs the load of
+full pre-training batches.
 """
 
 from rljob_runtime.models.architecture import Architecture
@@ -16,7 +16,7 @@ MODEL_TYPE = "deepseek_v3"
 
 
 def read(config: Config) -> Architecture:
-    """The architecture."""
+    """Return the architecture of a DeepSeek-V3 config.json."""
     config.require("scoring_func", "sigmoid")
     config.require("topk_method", "noaux_tc")
     experts = read_latent_experts(
@@ -34,6 +34,6 @@ def read(config: Config) -> Architecture:
 
 
 def write(architecture: Architecture) -> dict[str, object]:
-    """Its entries of config.json."""
+    """Return the entries of config.json that are specific to DeepSeek-V3."""
     assert architecture.latent is not None, "a DeepSeek model has latent attention"
     return write_latent(architecture) | {"rope_interleave": architecture.latent.interleaved}

@@ -1,9 +1,9 @@
-"""What the families with heads of their own keys and values share: reading and writing sizes.
+"""Read and write the sizes of families with separate keys and values per head.
 
-Called by the modules of these families.
+The modules of these families call this.
 """
 
-from rljob_runtime.models.architecture import Architecture, Experts
+from rljob_runtime.models.architecture import Architecture, MoeArchitecture
 from rljob_runtime.models.config import Config, UnsupportedArchitecture
 from rljob_runtime.models.rope import read_rope
 
@@ -17,11 +17,11 @@ def read_heads(
     output_bias: bool = False,
     mlp_bias: bool = False,
     qk_norm: bool = False,
-    experts: Experts | None = None,
+    experts: MoeArchitecture | None = None,
 ) -> Architecture:
-    """The architecture. head_dim, num_kv_heads: the family's default where config.json has none.
+    """Return the architecture. head_dim, num_kv_heads: the family's defaults if config.json has none.
 
-    Raises UnsupportedArchitecture where neither names a number of key heads.
+    Raises UnsupportedArchitecture if neither gives a number of key heads.
     """
     if num_kv_heads is None and config.get("num_key_value_heads") is None:
         raise UnsupportedArchitecture(f"num_key_value_heads is not given ({config.name})")
@@ -48,7 +48,7 @@ def read_heads(
 
 
 def refuse_windows(config: Config, *, window: object) -> None:
-    """Raise UnsupportedArchitecture for attention to the nearest tokens alone. window: None if none."""
+    """Raise UnsupportedArchitecture for sliding-window attention. window: None if there is none."""
     layers = config.get("layer_types")
     kinds = layers if isinstance(layers, list) else []
     if window is not None or any(kind != "full_attention" for kind in kinds):
@@ -58,13 +58,13 @@ def refuse_windows(config: Config, *, window: object) -> None:
 
 
 def refuse_qwen_windows(config: Config) -> None:
-    """The same where config.json says by `use_sliding_window` whether its window counts."""
+    """Raise UnsupportedArchitecture if `use_sliding_window` of config.json enables a window."""
     used = config.flag("use_sliding_window")
     refuse_windows(config, window=config.get("sliding_window") if used else None)
 
 
 def write_heads(architecture: Architecture) -> dict[str, object]:
-    """The entries that all of these families have."""
+    """Return the entries that all of these families have."""
     return {
         "head_dim": architecture.head_dim,
         "sliding_window": None,

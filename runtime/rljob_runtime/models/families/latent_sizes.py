@@ -1,26 +1,26 @@
-"""What DeepSeek-V2 and V3 share: latent attention and the sizes of their experts.
+"""Read and write what DeepSeek-V2 and V3 share: latent attention and the sizes of their experts.
 
-Called by the modules of these families. Multi-token-prediction layers are left out.
+The modules of these families call this. Multi-token-prediction layers are left out.
 """
 
 from typing import Any
 
-from rljob_runtime.models.architecture import Architecture, Experts, Latent
+from rljob_runtime.models.architecture import Architecture, LatentArchitecture, MoeArchitecture
 from rljob_runtime.models.config import Config, UnsupportedArchitecture
 from rljob_runtime.models.rope import read_rope, score_factor
 
-QUERY_RANK = 1536  # where config.json does not name one, not even null
+QUERY_RANK = 1536  # if config.json has no entry, not even null
 
 
 def read_latent(
-    config: Config, *, experts: Experts, interleaved: bool, mlp_bias: bool = False
+    config: Config, *, experts: MoeArchitecture, interleaved: bool, mlp_bias: bool = False
 ) -> Architecture:
-    """The architecture. Raises UnsupportedArchitecture for key heads that are fewer than heads."""
+    """Return the architecture. Raises UnsupportedArchitecture if there are fewer key heads than heads."""
     num_heads = config.integer("num_attention_heads")
     config.require("num_key_value_heads", num_heads)
     rope = read_rope(config)
     rank = config.entries.get("q_lora_rank", QUERY_RANK)
-    latent = Latent(
+    latent = LatentArchitecture(
         query_rank=config.integer("q_lora_rank", QUERY_RANK) if rank else None,
         kv_rank=config.integer("kv_lora_rank"),
         nope_dim=config.integer("qk_nope_head_dim"),
@@ -52,10 +52,11 @@ def read_latent(
     )
 
 
-def read_latent_experts(config: Config, *, first_layer: int, **switches: Any) -> Experts:
-    """The experts; all layers have some from the first sparse one on.
+def read_latent_experts(config: Config, *, first_layer: int, **switches: Any) -> MoeArchitecture:
+    """Return the experts; all layers from the first sparse one on have some.
 
-    first_layer: that one, where config.json does not say. switches: the family's, of `Experts`.
+    first_layer: the first sparse layer, if config.json does not give it. switches: the family's fields of
+    `MoeArchitecture`.
     """
     config.require("moe_layer_freq", 1)
     first = config.get("first_k_dense_replace")
@@ -66,7 +67,7 @@ def read_latent_experts(config: Config, *, first_layer: int, **switches: Any) ->
             f"first_k_dense_replace={first} leaves no layer experts ({config.name})"
         )
     inner = config.integer("moe_intermediate_size")
-    return Experts(
+    return MoeArchitecture(
         count=config.integer("n_routed_experts"),
         chosen=config.integer("num_experts_per_tok"),
         intermediate_size=inner,
@@ -78,7 +79,7 @@ def read_latent_experts(config: Config, *, first_layer: int, **switches: Any) ->
 
 
 def write_latent(architecture: Architecture) -> dict[str, object]:
-    """The entries that both families have. num_nextn_predict_layers: nothing predicts further."""
+    """Return the entries that both families have; num_nextn_predict_layers is 0, since none are written."""
     latent, experts = architecture.latent, architecture.experts
     assert latent is not None, "a DeepSeek model has latent attention"
     assert experts is not None, "a DeepSeek model is written with its experts"

@@ -1,4 +1,4 @@
-"""Llama 2 and 3, and models of their shape (SmolLM2): biases by switches, no norm of heads."""
+"""Llama 2 and 3, and models of the same architecture (SmolLM2): optional biases, no norm of heads."""
 
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.config import Config
@@ -8,7 +8,7 @@ MODEL_TYPE = "llama"
 
 
 def read(config: Config) -> Architecture:
-    """The architecture."""
+    """Return the architecture of a Llama config.json."""
     refuse_windows(config, window=config.get("sliding_window"))
     bias = config.flag("attention_bias")
     return read_heads(
@@ -21,5 +21,5 @@ def read(config: Config) -> Architecture:
 
 
 def write(architecture: Architecture) -> dict[str, object]:
-    """Its entries of config.json."""
+    """Return the entries of config.json that are specific to Llama."""
     return write_heads(architecture) | {"mlp_bias": architecture.mlp_bias}

@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: biases of queries, keys and values always."""
+"""Qwen2 and Qwen2.5: queries, keys and values always have biases."""
 
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.config import Config
@@ -8,11 +8,11 @@ MODEL_TYPE = "qwen2"
 
 
 def read(config: Config) -> Architecture:
-    """The architecture."""
+    """Return the architecture of a Qwen2 config.json."""
     refuse_qwen_windows(config)
     return read_heads(config, qkv_bias=True)
 
 
 def write(architecture: Architecture) -> dict[str, object]:
-    """Its entries of config.json."""
+    """Return the entries of config.json that are specific to Qwen2."""
     return write_heads(architecture)

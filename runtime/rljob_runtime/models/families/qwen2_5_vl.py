@@ -1,4 +1,4 @@
-"""Qwen2.5-VL: Qwen2.5's layers, and positions whose axes turn one part of a head each."""
+"""Qwen2.5-VL: Qwen2.5's layers, with positions whose three axes each rotate a section of a head."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ DEFAULTS = {"rms_norm_eps": 1e-5, "rope_theta": 1e6, "max_position_embeddings": 
 
 
 def read(config: Config) -> Architecture:
-    """The architecture of the decoder."""
+    """Return the architecture of the decoder."""
     config = config.with_defaults(DEFAULTS)
     refuse_qwen_windows(config)
     architecture = with_axes(read_heads(config, qkv_bias=True), config, default=[16, 24, 24])

@@ -1,6 +1,7 @@
-"""Qwen3-MoE: Qwen3 with experts by softmax, no shared one, dense layers where config.json says so."""
+"""Qwen3-MoE: Qwen3 with experts by softmax, no shared expert, and dense layers where config.json lists
+them."""
 
-from rljob_runtime.models.architecture import Architecture, Experts
+from rljob_runtime.models.architecture import Architecture, MoeArchitecture
 from rljob_runtime.models.config import Config, UnsupportedArchitecture
 from rljob_runtime.models.families.head_sizes import read_heads, refuse_qwen_windows, write_heads
 
@@ -8,7 +9,7 @@ MODEL_TYPE = "qwen3_moe"
 
 
 def read(config: Config) -> Architecture:
-    """The architecture."""
+    """Return the architecture of a Qwen3-MoE config.json."""
     refuse_qwen_windows(config)
     bias = config.flag("attention_bias")
     return read_heads(
@@ -17,7 +18,7 @@ def read(config: Config) -> Architecture:
 
 
 def write(architecture: Architecture) -> dict[str, object]:
-    """Its entries of config.json."""
+    """Return the entries of config.json that are specific to Qwen3-MoE."""
     experts = architecture.experts
     assert experts is not None, "a Qwen3-MoE model has experts"
     dense = [layer for layer in range(architecture.num_layers) if layer not in experts.layers]
@@ -33,8 +34,8 @@ def write(architecture: Architecture) -> dict[str, object]:
     }
 
 
-def _read_experts(config: Config) -> Experts:
-    """transformers adds the load-balancing loss where `output_router_logits` is set; so does this."""
+def _read_experts(config: Config) -> MoeArchitecture:
+    """Read the experts; like transformers, use a load-balancing loss if `output_router_logits` is set."""
     step, dense = config.integer("decoder_sparse_step", 1), config.integers("mlp_only_layers")
     layers = tuple(
         layer
@@ -45,7 +46,7 @@ def _read_experts(config: Config) -> Experts:
         raise UnsupportedArchitecture(f"mlp_only_layers leaves no layer experts ({config.name})")
     written = "num_experts" if config.get("num_experts") else "num_local_experts"
     balanced = config.flag("output_router_logits")
-    return Experts(
+    return MoeArchitecture(
         count=config.integer(written),
         chosen=config.integer("num_experts_per_tok"),
         intermediate_size=config.integer("moe_intermediate_size"),

@@ -1,6 +1,6 @@
-"""Qwen3-VL, dense: Qwen3's layers, and positions whose axes turn interleaved pairs of a head.
+"""Qwen3-VL, dense: Qwen3's layers, with positions whose axes rotate interleaved pairs of a head.
 
-What several blocks of the tower see is added to the output of the first layers.
+Outputs of several blocks of the vision tower are added to the output of the first layers.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ DEFAULTS = {"rope_theta": 5e5, "max_position_embeddings": 128000}
 
 
 def read(config: Config) -> Architecture:
-    """The architecture of the decoder."""
+    """Return the architecture of the decoder."""
     config = config.with_defaults(DEFAULTS)
     bias = config.flag("attention_bias")
     heads = read_heads(config, head_dim=128, qkv_bias=bias, output_bias=bias, qk_norm=True)

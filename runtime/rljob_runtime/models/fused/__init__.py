@@ -1,4 +1,4 @@
-"""The decoders in the form that generates fast: fused matrices, one token a sequence at a time.
+"""The decoders in the form that generates fast: fused matrices, one token per sequence at a time.
 
-Called by the `torch` rollout engine; computes what `fused_decoder` computes, without gradients.
+The `torch` rollout engine calls this; it computes what `decoder` computes, without gradients.
 """

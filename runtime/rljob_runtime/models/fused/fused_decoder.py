@@ -1,13 +1,12 @@
-"""A decoder that generates, or a part of one: prompts at once, then one token a sequence at a time.
+"""A decoder that generates, or a shard of one: full prompts first, then one token per sequence at a time.
 
-Query, key and value are one matrix, gate and up another; `hf_views` shows them under Hugging Face's
-names. Called by the `torch` rollout engine; knows no ranks: what parts of a model tell each other are
-the `Joins` of `part`.
+Query, key and value are one matrix, gate and up another; `hf_views` returns them under Hugging Face's names.
+The `torch` rollout engine calls this; it has no ranks: shards communicate through the `Joins` of `part`.
 """
 
-# B sequences, P longest prompt, H hidden, V vocabulary, N kept heads a token, W width of a kept head
+# B sequences, P longest prompt, H hidden, V vocabulary, N cached heads per token, W width of a cached head
 # U tokens of a pass, M layers with experts, K experts of a token
-# H alone is the model's, all else the part's
+# H is the full model's, all other sizes are the shard's
 
 from collections.abc import Callable
 
@@ -22,37 +21,37 @@ from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.fused.feed_forward import FusedExperts, make_feed_forward
 from rljob_runtime.models.fused.fused_heads import FusedHeads
 from rljob_runtime.models.fused.fused_latent import FusedLatent
-from rljob_runtime.models.fused.fused_weights import New, Weights
-from rljob_runtime.models.fused.kept import Kept, KeptLayer, Reach
-from rljob_runtime.models.fused.part import Joins, ModelPart
-from rljob_runtime.models.fused.step import Prefill, Seen, Step, make_step
+from rljob_runtime.models.fused.fused_weights import WeightFactory, Weights
+from rljob_runtime.models.fused.kept import KVCache, LayerCache, Reach
+from rljob_runtime.models.fused.part import Joins, ModelShard
+from rljob_runtime.models.fused.step import DecodeStep, PictureInputs, Prefill, make_decode_step
 from rljob_runtime.models.routes import packed_dtype
 
-Keep = Callable[[int, Tensor], None]
-"""Takes a layer's number here, and what it keeps of prompts, [tensors, B, N, P, W]."""
+StorePrompt = Callable[[int, Tensor], None]
+"""Receives a layer's local number and what it caches of prompts, [tensors, B, N, P, W]."""
 
 
 class FusedDecoder:
-    """Weights are uninitialised until they are copied into `hf_views`.
+    """A decoder for generation. Weights are uninitialised until they are copied into `hf_views`.
 
-    new: makes the weights. max_length: of the longest sequence. keeps_routes: whether `routes` are asked for.
-    Raises ConfigError where the model cannot have such.
+    new: creates the weights. max_length: of the longest sequence. keeps_routes: whether `routes` will be
+    called. Raises ConfigError if the model has no positions for max_length.
     """
 
     def __init__(
         self,
-        part: ModelPart,
+        shard: ModelShard,
         joins: Joins,
-        new: New,
+        new: WeightFactory,
         *,
         max_length: int,
         keeps_routes: bool = False,
     ) -> None:
-        a = self.sizes = part.sizes
-        self._part, self._joins = part, joins
+        a = self.sizes = shard.sizes
+        self._shard, self._joins = shard, joins
         a.check_length(max_length)
-        self._ends = _new_ends(part, new)
-        self._layers = [_Layer(part, index, joins, new) for index in part.layers]
+        self._ends = _new_ends(shard, new)
+        self._layers = [_Layer(shard, index, joins, new) for index in shard.layers]
         self.keeps_routes, self._log, self._tokens = keeps_routes, list[Tensor](), 0
         if keeps_routes:
             for layer in self._layers:
@@ -61,41 +60,50 @@ class FusedDecoder:
         self._rotation = cos.to(new.device), sin.to(new.device)
 
     def hf_views(self) -> dict[str, Weights]:
-        """The weights as files name them, sharing memory; a tied head once."""
+        """Return the weights under their names in files, sharing memory; a tied head once."""
         views: dict[str, Weights] = dict(self._ends)
-        for index, layer in zip(self._part.layers, self._layers, strict=True):
+        for index, layer in zip(self._shard.layers, self._layers, strict=True):
             for name, view in layer.views().items():
                 views[f"model.layers.{index}.{name}"] = view
-        return dict(split_experts(views.items(), first=self._part.experts.start))
+        return dict(split_experts(views.items(), first=self._shard.experts.start))
 
     def prefill(
-        self, tokens_BP: Tensor, lengths_B: Tensor, keep: Keep, seen: Seen | None = None
+        self,
+        tokens_BP: Tensor,
+        lengths_B: Tensor,
+        store_prompt: StorePrompt,
+        picture_inputs: PictureInputs | None = None,
     ) -> Tensor:
-        """Logits after each of these prompts, [B, V] float32; each layer tells `keep` what is kept of them.
+        """Return logits after each of these prompts, [B, V] float32; each layer passes its cache entries to
+        `store_prompt`.
 
-        tokens_BP: padded on the right with any token; what is kept of padding is garbage. seen: of their
-        pictures. Without the model's last layer there are no logits: [B, 0].
+        tokens_BP: padded on the right with any token; cache entries of padding are garbage. picture_inputs:
+        of the prompts' pictures. A shard without the model's last layer returns no logits: [B, 0].
         """
-        hidden = self._run(tokens_BP, keep, seen)
+        hidden = self._run(tokens_BP, store_prompt, picture_inputs)
         rows, width = tokens_BP.shape
         last_B = torch.arange(rows, device=lengths_B.device) * width + lengths_B - 1
         return self._logits(hidden, last_B)
 
     def score(self, tokens_BP: Tensor) -> Tensor:
-        """Logits after each token of these prompts, [B*P, V], otherwise as in `prefill`; nothing is kept."""
-        return self._logits(self._run(tokens_BP, lambda layer, kept: None))
+        """Return logits after each token of these prompts, [B*P, V], otherwise as in `prefill`; nothing is
+        cached."""
+        return self._logits(self._run(tokens_BP, lambda layer, values: None))
 
-    def decode(self, tokens_B: Tensor, kept: Kept, reach: Reach) -> Tensor:
-        """Logits after one more token of each sequence, as in `prefill`; what is kept of it is stored."""
+    def decode(self, tokens_B: Tensor, cache: KVCache, reach: Reach) -> Tensor:
+        """Return logits after one more token of each sequence, as in `prefill`; the token is added to the
+        cache."""
         hidden = self._enter(tokens_B)
-        at = make_step(self.sizes, reach, self._rotation, kept, hidden.dtype)
-        for layer, kept_layer in zip(self._layers, kept.layers(), strict=True):
-            hidden = layer.decode(hidden, kept_layer, at)
+        step = make_decode_step(self.sizes, reach, self._rotation, cache, hidden.dtype)
+        for layer, layer_cache in zip(self._layers, cache.layers(), strict=True):
+            hidden = layer.decode(hidden, layer_cache, step)
         return self._logits(hidden)
 
     def routes(self) -> Tensor:
-        """The experts of the last pass's tokens in the layers here that have any, [U, M, K] on the host, of
-        `packed_dtype`."""
+        """Return the experts of the last pass's tokens in this shard's sparse layers.
+
+        The result is [U, M, K] on the host, of `packed_dtype`.
+        """
         experts = self.sizes.experts
         assert self.keeps_routes and experts is not None, "nobody has noted who goes to which"
         if not self._log:
@@ -103,8 +111,10 @@ class FusedDecoder:
         return torch.stack(self._log, 1).cpu()
 
     def idle(self) -> bool:
-        """A pass without tokens, where the experts here are shared with parts that may have some; False
-        once nobody has."""
+        """Run a pass without tokens where experts are shared with shards that may have some.
+
+        Returns False once no shard has tokens.
+        """
         if not self._joins.begin(0):
             return False
         self._log.clear()
@@ -112,38 +122,44 @@ class FusedDecoder:
             layer.idle()
         return True
 
-    def _run(self, tokens_BP: Tensor, keep: Keep, seen: Seen | None = None) -> Tensor:
-        """Hidden states behind the last layer here, [B*P, H]."""
+    def _run(
+        self,
+        tokens_BP: Tensor,
+        store_prompt: StorePrompt,
+        picture_inputs: PictureInputs | None = None,
+    ) -> Tensor:
+        """Return hidden states after this shard's last layer, [B*P, H]."""
         rows, width = tokens_BP.shape
         hidden = self._enter(tokens_BP.reshape(-1))
-        pictured = None if seen is None else seen.pictured
-        if seen is None:
+        pictured = None if picture_inputs is None else picture_inputs.pictured
+        if picture_inputs is None:
             cos, sin = (x[:width].repeat(rows, 1) for x in self._rotation)
         else:
-            cos, sin = cos_and_sin(self.sizes, seen.positions, hidden.dtype)
-        if pictured is not None and self._part.first:
+            cos, sin = cos_and_sin(self.sizes, picture_inputs.positions, hidden.dtype)
+        if pictured is not None and self._shard.first:
             hidden = pictured.enter(hidden)
-        at = Prefill(rows=rows, width=width, cos=cos[:, None], sin=sin[:, None])
+        prefill = Prefill(rows=rows, width=width, cos=cos[:, None], sin=sin[:, None])
         for index, layer in enumerate(self._layers):
-            hidden, kept = layer.prefill(hidden, at)
-            keep(index, kept)
+            hidden, cached = layer.prefill(hidden, prefill)
+            store_prompt(index, cached)
             if pictured is not None:
-                hidden = pictured.follow(self._part.layers[index], hidden)
+                hidden = pictured.follow(self._shard.layers[index], hidden)
         return hidden
 
     def _enter(self, tokens_U: Tensor) -> Tensor:
-        """Hidden states before the first layer here."""
+        """Return hidden states before this shard's first layer."""
         self._joins.begin(len(tokens_U))
         self._log.clear()
         self._tokens = len(tokens_U)
-        if self._part.first:
+        if self._shard.first:
             return self._joins.embed(tokens_U, self._ends[EMBEDDING])
         rotation = self._rotation[0]
         return self._joins.arrive(rotation.new_empty(len(tokens_U), self.sizes.hidden_size))
 
     def _logits(self, hidden: Tensor, rows_B: Tensor | None = None) -> Tensor:
-        """Of these rows, or of all. Where further layers follow, they get the hidden states instead."""
-        if not self._part.last:
+        """Return logits of these rows, or of all. If further layers follow, send them the hidden states
+        instead."""
+        if not self._shard.last:
             self._joins.hand_on(hidden)
             return hidden.new_empty(len(hidden if rows_B is None else rows_B), 0)
         if rows_B is not None:
@@ -152,33 +168,33 @@ class FusedDecoder:
         return product(normed, self._ends[EMBEDDING if self.sizes.tied else HEAD]).float()
 
 
-def _new_ends(part: ModelPart, new: New) -> dict[str, Tensor]:
-    """What lies outside of the layers, by Hugging Face name."""
-    a = part.sizes
+def _new_ends(shard: ModelShard, new: WeightFactory) -> dict[str, Tensor]:
+    """Create the weights outside of the layers, by Hugging Face name."""
+    a = shard.sizes
     ends = {}
-    if part.first or (part.last and a.tied):
+    if shard.first or (shard.last and a.tied):
         ends[EMBEDDING] = new(a.vocab_size, a.hidden_size)
-    if part.last:
+    if shard.last:
         ends[NORM] = new(a.hidden_size)
-    if part.last and not a.tied:
+    if shard.last and not a.tied:
         ends[HEAD] = new(a.vocab_size, a.hidden_size)
     return ends
 
 
 class _Layer:
-    """Attention and feed-forward, each behind a norm and a residual."""
+    """Attention and feed-forward, each with a norm before it and a residual."""
 
-    def __init__(self, part: ModelPart, index: int, joins: Joins, new: New) -> None:
-        a = part.sizes
+    def __init__(self, shard: ModelShard, index: int, joins: Joins, new: WeightFactory) -> None:
+        a = shard.sizes
         self._attention = (
             FusedLatent(a, a.latent, joins, new) if a.latent else FusedHeads(a, joins, new)
         )
-        self._feed_forward = make_feed_forward(part, index, joins, new)
+        self._feed_forward = make_feed_forward(shard, index, joins, new)
         self._attention_norm, self._feed_forward_norm = new(a.hidden_size), new(a.hidden_size)
         self._epsilon = a.norm_epsilon
 
     def views(self) -> dict[str, Weights]:
-        """The weights by their names within the layer."""
+        """Return the weights by their names within the layer."""
         return {
             "input_layernorm.weight": self._attention_norm,
             "post_attention_layernorm.weight": self._feed_forward_norm,
@@ -186,24 +202,24 @@ class _Layer:
             **{f"mlp.{name}": view for name, view in self._feed_forward.views().items()},
         }
 
-    def prefill(self, hidden: Tensor, at: Prefill) -> tuple[Tensor, Tensor]:
-        """[B*P, H] -> [B*P, H], and what is kept."""
+    def prefill(self, hidden: Tensor, prefill: Prefill) -> tuple[Tensor, Tensor]:
+        """Map [B*P, H] to [B*P, H], and return what to cache."""
         normed = rms_norm(hidden, self._attention_norm, self._epsilon)
-        mixed, kept = self._attention.prefill(normed, at)
-        return self._finish(hidden + mixed), kept
+        mixed, cached = self._attention.prefill(normed, prefill)
+        return self._finish(hidden + mixed), cached
 
-    def decode(self, hidden: Tensor, kept: KeptLayer, at: Step) -> Tensor:
-        """[B, H] -> [B, H]."""
+    def decode(self, hidden: Tensor, cache: LayerCache, step: DecodeStep) -> Tensor:
+        """Map [B, H] to [B, H] for one more token of each sequence."""
         normed = rms_norm(hidden, self._attention_norm, self._epsilon)
-        return self._finish(hidden + self._attention.decode(normed, kept, at))
+        return self._finish(hidden + self._attention.decode(normed, cache, step))
 
     def log_routes(self, log: list[Tensor]) -> None:
-        """Where the layer has experts, it notes there who goes to which."""
+        """Append the experts of each pass's tokens to `log`, if the layer has experts."""
         if isinstance(self._feed_forward, FusedExperts):
             self._feed_forward.log = log
 
     def idle(self) -> None:
-        """No tokens."""
+        """Run the layer's experts without local tokens."""
         if isinstance(self._feed_forward, FusedExperts):
             self._feed_forward.idle()
 

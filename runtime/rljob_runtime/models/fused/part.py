@@ -1,7 +1,7 @@
-"""What of a model a fused decoder computes, and how parts of one model work together.
+"""Which shard of a model a fused decoder computes, and how the shards of a model communicate.
 
-Made by the `torch` rollout engine. Here are the forms of one device, which computes everything;
-`rollout.parallel_rollout` has those of ranks that share a model.
+The `torch` rollout engine creates these. This file has the single-device versions, which compute the full
+model; `rollout.parallel_rollout` has those of ranks that share a model.
 """
 
 # U tokens of a pass, H hidden, V ids, I inner features
@@ -17,12 +17,12 @@ from rljob_runtime.models.architecture import Architecture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPart:
-    """A part of a decoder.
+class ModelShard:
+    """The part of a decoder that one rank computes.
 
-    sizes: with the heads, features, ids and number of layers of this part alone. layers: the part's, by
-    their numbers in the model; experts: of each of these layers. first, last: whether it has the
-    embedding, and the last norm and the head.
+    sizes: with the heads, features, ids and number of layers of this shard alone. layers: the shard's, by
+    their numbers in the model; experts: of each of these layers. first, last: whether it has the embedding,
+    and the last norm and the head.
     """
 
     sizes: Architecture
@@ -33,88 +33,93 @@ class ModelPart:
 
 
 class Joins(Protocol):
-    """What parts of a model tell each other. All parts make the same passes in the same order."""
+    """Communication between the shards of a model. All shards make the same passes in the same order."""
 
     def begin(self, tokens: int) -> bool:
-        """A pass over so many tokens begins; whether anybody who shares experts has any."""
+        """Begin a pass over so many tokens; returns whether any shard that shares experts has tokens."""
         ...
 
     def embed(self, tokens_U: Tensor, weight_VH: Tensor) -> Tensor:
-        """Embeddings by the first part, [U] -> [U, H]. weight_VH: of the ids that it has."""
+        """Return embeddings on the first shard, [U] -> [U, H]. weight_VH: of the shard's ids."""
         ...
 
     def arrive(self, like_UH: Tensor) -> Tensor:
-        """Hidden states from the layers before a part that is not the first one, [U, H]."""
+        """Receive hidden states from the layers before a shard that is not the first one, [U, H]."""
         ...
 
     def hand_on(self, hidden_UH: Tensor) -> None:
-        """Hidden states to the layers behind a part that is not the last one."""
+        """Send hidden states to the layers after a shard that is not the last one."""
         ...
 
     def rows(self, x_UI: Tensor, weight_HI: Tensor, bias_H: Tensor | None) -> Tensor:
-        """A matrix whose input features parts may share, [U, I of this part] -> [U, H]."""
+        """Apply a matrix whose input features shards may split, [U, I of this shard] -> [U, H]."""
         ...
 
     def to_experts(self, x_UH: Tensor) -> Tensor:
-        """The tokens that this part's experts look at: its own, maybe among those of others."""
+        """Return the tokens that this shard's experts process: its own, possibly with those of other
+        shards."""
         ...
 
     def from_experts(self, output_UH: Tensor) -> Tensor:
-        """Of what parts' experts made of the tokens of `to_experts`: the whole, of the own tokens."""
+        """Sum the outputs of all shards' experts and return those of the local tokens.
+
+        output_UH: this shard's outputs for the tokens of `to_experts`.
+        """
         ...
 
-    def own_tokens(self, rows: Tensor) -> Tensor:
-        """Of a row for each token of `to_experts`, those of the own tokens."""
+    def local_tokens(self, rows: Tensor) -> Tensor:
+        """Return the rows of the local tokens. rows: one for each token of `to_experts`."""
         ...
 
-    def widest(self, found: Tensor) -> Tensor:
-        """Largest of what parts found in their columns of a matrix, of the same shape."""
+    def widest(self, largest: Tensor) -> Tensor:
+        """Return the maximum over shards of the largest value in their columns of a matrix, in the same
+        shape."""
         ...
 
 
 class NoJoins:
-    """One part is the whole model."""
+    """Joins of a model in a single shard."""
 
     def begin(self, tokens: int) -> bool:
-        """See Joins."""
+        """Return whether there are tokens."""
         return tokens > 0
 
     def embed(self, tokens_U: Tensor, weight_VH: Tensor) -> Tensor:
-        """See Joins."""
+        """Return the embeddings of the tokens."""
         return F.embedding(tokens_U, weight_VH)
 
     def arrive(self, like_UH: Tensor) -> Tensor:
-        """See Joins."""
+        """Raise AssertionError: an unsharded model has no earlier layers."""
         raise AssertionError("a whole model has no layers before its first one")
 
     def hand_on(self, hidden_UH: Tensor) -> None:
-        """See Joins."""
+        """Raise AssertionError: an unsharded model has no later layers."""
         raise AssertionError("a whole model has no layers behind its last one")
 
     def rows(self, x_UI: Tensor, weight_HI: Tensor, bias_H: Tensor | None) -> Tensor:
-        """See Joins."""
+        """Apply the full matrix to the tokens."""
         return product(x_UI, weight_HI, bias_H)
 
     def to_experts(self, x_UH: Tensor) -> Tensor:
-        """See Joins."""
+        """Return the tokens unchanged, since all of them are local."""
         return x_UH
 
     def from_experts(self, output_UH: Tensor) -> Tensor:
-        """See Joins."""
+        """Return the outputs unchanged, since all experts are local."""
         return output_UH
 
-    def own_tokens(self, rows: Tensor) -> Tensor:
-        """See Joins."""
+    def local_tokens(self, rows: Tensor) -> Tensor:
+        """Return the rows unchanged, since all tokens are local."""
         return rows
 
-    def widest(self, found: Tensor) -> Tensor:
-        """See Joins."""
-        return found
+    def widest(self, largest: Tensor) -> Tensor:
+        """Return the values unchanged, since there is one shard."""
+        return largest
 
 
-def whole_part(architecture: Architecture) -> ModelPart:
-    """All of a model."""
+def unsharded(architecture: Architecture) -> ModelShard:
+    """Return the shard that is the full model."""
     count = architecture.experts.count if architecture.experts else 0
-    return ModelPart(
+    return ModelShard(
         sizes=architecture, layers=range(architecture.num_layers), experts=range(count)
     )

@@ -1,4 +1,5 @@
-"""What vision-language models have beside a decoder and a `tower`: names, positions, what goes between.
+"""What vision-language models have in addition to a decoder and a `tower`: names, positions, picture
+features.
 
-Called by `packing`, `decoder`, and whoever reads and writes weights.
+`packing`, `decoder` and the code that reads and writes weights call this.
 """

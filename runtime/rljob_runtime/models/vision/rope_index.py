@@ -1,7 +1,7 @@
-"""Positions of three axes (Qwen2-VL, arXiv:2409.12191, §2.1), and which tokens stand for pictures.
+"""Positions of three axes (Qwen2-VL, arXiv:2409.12191, §2.1), and which tokens are placeholders for pictures.
 
-Called by `packing`. Text counts on all axes alike; a picture's tokens stand where it begins in time, and by
-their row and column in height and width; what follows goes on behind the largest of its axes.
+`packing` calls this. Text advances all axes alike. A picture's tokens share the time position at which it
+begins, and have their row and column as height and width. Text after it continues after its largest axis.
 """
 
 # N tokens of a prompt or of a text behind one, P those that stand for pictures
@@ -18,54 +18,68 @@ from rljob_runtime.samples.sample import SampleBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """positions_N3: of tokens. pictured_P: which of them stand for pictures, ascending. next: position of the
-    token behind them, on all axes."""
+class TokenPositions:
+    """Positions of the tokens of a prompt or text.
+
+    positions_N3: of tokens. pictured_P: which of them are placeholders for pictures, ascending. next:
+    position of the following token, on all axes.
+    """
 
     positions_N3: Tensor
     pictured_P: Tensor
     next: int
 
 
-def place_batch(batch: SampleBatch, vision: Vision) -> tuple[list[Placed], list[Placed]]:
-    """Of each prompt, and of each sample's text. Raises ConfigError where tokens and pictures do not fit."""
-    shown: list[list[Picture]] = batch.pictures or [[] for _ in batch.prompts]
-    text_shown: list[list[Picture]] = batch.text_pictures or [[] for _ in batch.texts]
+def batch_positions(
+    batch: SampleBatch, vision: Vision
+) -> tuple[list[TokenPositions], list[TokenPositions]]:
+    """Return positions for each prompt and for each sample's text.
+
+    Raises ConfigError if the tokens do not match the pictures.
+    """
+    prompt_pictures: list[list[Picture]] = batch.pictures or [[] for _ in batch.prompts]
+    text_pictures: list[list[Picture]] = batch.text_pictures or [[] for _ in batch.texts]
     prompts = [
-        place_tokens(tokens == vision.picture_token, pictures, vision)
-        for tokens, pictures in zip(batch.prompts, shown, strict=True)
+        token_positions(tokens == vision.picture_token, pictures, vision)
+        for tokens, pictures in zip(batch.prompts, prompt_pictures, strict=True)
     ]
     drawn = batch.drawn or [torch.ones(len(text), dtype=torch.bool) for text in batch.texts]
     texts = [
-        place_tokens(
-            (tokens == vision.picture_token) & ~own, pictures, vision, start=prompts[group].next
+        token_positions(
+            (tokens == vision.picture_token) & ~is_drawn,
+            pictures,
+            vision,
+            start=prompts[group].next,
         )
-        for tokens, own, pictures, group in zip(
-            batch.texts, drawn, text_shown, batch.group_of_B.tolist(), strict=True
+        for tokens, is_drawn, pictures, group in zip(
+            batch.texts, drawn, text_pictures, batch.group_of_B.tolist(), strict=True
         )
     ]
     return prompts, texts
 
 
-def place_tokens(
-    stands_N: Tensor, pictures: list[Picture], vision: Vision, *, start: int = 0
-) -> Placed:
-    """stands_N: which tokens stand for pictures, in runs that these fill in order; where there are none, such
-    tokens count as text. start: position of the first token, on all axes."""
-    pictured_P = stands_N.nonzero()[:, 0] if pictures else torch.zeros(0, dtype=torch.int64)
+def token_positions(
+    is_picture_N: Tensor, pictures: list[Picture], vision: Vision, *, start: int = 0
+) -> TokenPositions:
+    """Compute the positions of the tokens of one prompt or text.
+
+    is_picture_N: which tokens are placeholders, in runs that the pictures fill in order; without pictures,
+    such tokens count as text. start: position of the first token, on all axes.
+    """
+    pictured_P = is_picture_N.nonzero()[:, 0] if pictures else torch.zeros(0, dtype=torch.int64)
     counts = [picture.num_tokens(vision.merged) for picture in pictures]
     firsts = _first_tokens(pictured_P, counts, vision)
-    parts, place = [], 0
+    sections, index = [], 0
     for picture, first, count in zip(pictures, firsts, counts, strict=True):
-        parts.append(_text(first - place, start))
-        start, place = start + first - place, first + count
-        parts.append(_axes(picture.grid, vision.merged) + start)
+        sections.append(_text(first - index, start))
+        start, index = start + first - index, first + count
+        sections.append(_axes(picture.grid, vision.merged) + start)
         start += max(picture.grid[1:]) // vision.merged
-    parts.append(_text(len(stands_N) - place, start))
-    return Placed(
-        positions_N3=torch.cat(parts),
+    sections.append(_text(len(is_picture_N) - index, start))
+    return TokenPositions(
+        positions_N3=torch.cat(sections),
         pictured_P=pictured_P,
-        next=start + len(stands_N) - place,
+        next=start + len(is_picture_N) - index,
     )
 
 
@@ -84,7 +98,7 @@ def _text(count: int, start: int) -> Tensor:
 
 
 def _axes(grid: tuple[int, int, int], merged: int) -> Tensor:
-    """Time, row and column of a picture's tokens."""
+    """Return time, row and column of a picture's tokens."""
     time, height, width = grid
     axes = [torch.arange(size) for size in (time, height // merged, width // merged)]
     return torch.cartesian_prod(*axes)

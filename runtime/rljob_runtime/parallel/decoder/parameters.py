@@ -19,9 +19,9 @@ from rljob_api.spec.lora import Lora
 from rljob_runtime.devices.wire import broadcast
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.decoder import Decoder
-from rljob_runtime.models.expert_names import Place, places_in_stack
+from rljob_runtime.models.expert_names import StackIndex, stack_indices
 from rljob_runtime.models.loading import new_head, without_new_head
-from rljob_runtime.models.lora import adapted_matrices, merged
+from rljob_runtime.models.lora import adapted_matrices, merge_adapter
 from rljob_runtime.models.tensor_files import Box
 from rljob_runtime.models.weights import load_weights
 from rljob_runtime.parallel.fully_sharded import first_row, held_rows, whole_weight
@@ -94,7 +94,7 @@ def load_slices(decoder: Decoder, path: Path, shape: Shape, held: Mapping[str, S
     known = {tensor.name for tensor in tensors_of(shape)}
     rows = dict(rows_of(decoder, held))
 
-    def part_of(name: str, size: torch.Size) -> Box | None:
+    def box_of(name: str, size: torch.Size) -> Box | None:
         if name in known:
             return rows[name][1] if name in rows else None
         return tuple(slice(0, length) for length in size)
@@ -104,7 +104,7 @@ def load_slices(decoder: Decoder, path: Path, shape: Shape, held: Mapping[str, S
         into, left_out = dict(without_new_head(own, path)), new_head(path)
     else:
         into, left_out = dict(own), ()
-    load_weights(into, path, part_of=part_of, left_out=left_out)
+    load_weights(into, path, box_of=box_of, left_out=left_out)
 
 
 def fill_adapters(
@@ -131,7 +131,7 @@ def rows_of(
             continue
         own, first = held_rows(tensor), first_row(tensor)
         number = decoder.first_expert + first
-        places = places_in_stack(stored, own.shape, first=number)
+        places = stack_indices(stored, own.shape, first=number)
         if places is not None:
             yield from ((name, (own[place], box_of(held[name]))) for name, place in places)
         elif stored.startswith(TOWER):
@@ -152,7 +152,7 @@ def purposes(decoder: Decoder, shape: Shape, lora: Lora | None = None) -> dict[s
         if name.startswith(TOWER):
             found[name] = Purpose.TOWER_GRADIENTS
             continue
-        places = places_in_stack(name, parameter.shape)
+        places = stack_indices(name, parameter.shape)
         found[name] = of_tensor[places[0][0] if places else name]
     return found
 
@@ -236,12 +236,10 @@ class _Held:
         self._tensors = dict(chain(decoder.named_parameters(), decoder.named_buffers()))
         self._adapted = adapted_matrices(decoder)
         self._last: tuple[str, Tensor] | None = None
-        self._places: dict[str, tuple[str, Place | None]] = {}
+        self._places: dict[str, tuple[str, StackIndex | None]] = {}
         for name, tensor in self._tensors.items():
             self._places[name] = name, None
-            for part, place in (
-                places_in_stack(name, tensor.shape, first=decoder.first_expert) or ()
-            ):
+            for part, place in stack_indices(name, tensor.shape, first=decoder.first_expert) or ():
                 self._places[part] = name, place
 
     def weight(self, name: str) -> Tensor:
@@ -260,11 +258,11 @@ class _Held:
             whole_weight(self._tensors[f"{stem}{part}.weight"].detach())
             for part in ("lora_A", "lora_B")
         )
-        return merged(weight, lora_a, lora_b, matrix.lora_scale)
+        return merge_adapter(weight, lora_a, lora_b, matrix.lora_scale)
 
 
 def _held_shape(name: str, whole: Tensor, held: Mapping[str, Slice]) -> tuple[int, ...]:
-    places = places_in_stack(name, whole.shape)
+    places = stack_indices(name, whole.shape)
     if places is None:
         return held[name].shape
     pieces = [held[part] for part, _ in places if part in held]

@@ -20,7 +20,7 @@ from torch.distributed import ProcessGroup
 from rljob_api.model.layout import stages
 from rljob_runtime.devices.collectives import size_of
 from rljob_runtime.devices.wire import broadcast, start_sum
-from rljob_runtime.models.architecture import Experts
+from rljob_runtime.models.architecture import MoeArchitecture
 from rljob_runtime.models.blocks.router_load import RouterLoad
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.packing import Segments
@@ -166,7 +166,9 @@ class _Findings:
     sizes: response tokens of each micro-batch.
     """
 
-    def __init__(self, experts: Experts | None, sizes: list[int], device: torch.device) -> None:
+    def __init__(
+        self, experts: MoeArchitecture | None, sizes: list[int], device: torch.device
+    ) -> None:
         self._experts, self._sizes = experts, sizes
         self._said_2T = torch.zeros(2, sum(sizes), device=device)
         if experts is not None:

@@ -18,7 +18,7 @@ from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.loading import read_scorer
-from rljob_runtime.models.lora import add_adapters, drawn
+from rljob_runtime.models.lora import add_adapters, initial_adapter
 from rljob_runtime.parallel.decoder.context_attention import RingAttention, UlyssesAttention
 from rljob_runtime.parallel.decoder.expert_layers import experts_by_features, experts_by_number
 from rljob_runtime.parallel.decoder.parameters import (
@@ -68,7 +68,7 @@ def load_parallel(
     share_weights(decoder, groups, dtype=dtype)
     own = held_slices(shape, groups.grid, groups.rank, lora)
     load_slices(decoder, path, shape, own)
-    fill_adapters(decoder, own, lambda tensor: drawn(tensor.name, tensor.shape, seed))
+    fill_adapters(decoder, own, lambda tensor: initial_adapter(tensor.name, tensor.shape, seed))
     return decoder
 
 

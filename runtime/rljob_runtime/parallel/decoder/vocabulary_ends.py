@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs
-from rljob_runtime.models.architecture import Experts
+from rljob_runtime.models.architecture import MoeArchitecture
 from rljob_runtime.models.blocks.matrix import Matrix
 from rljob_runtime.models.blocks.router_load import RouterLoad
 from rljob_runtime.models.packing import Packing, Segments
@@ -113,7 +113,7 @@ class SharedEnds:
         values_P = sum_parts(sum_parts(values_P, self._tensor), self._context)
         return values_P[packing.predicting_L[packing.row_of_T]]
 
-    def router_load(self, experts: Experts, packing: Packing) -> RouterLoad:
+    def router_load(self, experts: MoeArchitecture, packing: Packing) -> RouterLoad:
         """Counts this rank's tokens without padding, and adds up those of the replica."""
         return RouterLoad(
             experts,

@@ -113,7 +113,7 @@ class DeviceWorker:
                 models=self._models,
                 dock=self._dock,
                 backend=self._backend,
-                kept=self._kept,
+                logprobs_folder=self._kept,
                 base_dir=self._base_dir,
                 engine=self._engine,
             )
@@ -277,7 +277,7 @@ class DeviceWorker:
 
     def copies(self) -> dict[int, list[int]]:
         """Steps of the second copies that this device can give, by the update rank that they are of."""
-        return self._copies.held()
+        return self._copies.complete_steps()
 
     def drop_copies(self, after: int = -1) -> None:
         """Forget those of later steps; of all by default."""

@@ -73,9 +73,9 @@ class RankJoins:
         """See Joins. A sum of [M, H] over expert ranks, or of [U, H] over tensor ranks where these have
         the features of all experts."""
         group = self._expert if self._by_number else self._tensor
-        return self.own_tokens(start_sum(output_UH, group).wait())
+        return self.local_tokens(start_sum(output_UH, group).wait())
 
-    def own_tokens(self, rows: Tensor) -> Tensor:
+    def local_tokens(self, rows: Tensor) -> Tensor:
         """See Joins. Of [M, ...] those of this model, [U, ...]."""
         if self._sharers is None:
             return rows

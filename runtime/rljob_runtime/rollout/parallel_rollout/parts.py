@@ -14,10 +14,10 @@ from rljob_api.model.architecture import Shape
 from rljob_api.model.layout import Part, Slice, share, slices
 from rljob_api.model.tensors import tensors_of
 from rljob_runtime.devices.wire import broadcast
-from rljob_runtime.models.architecture import Architecture, Experts
-from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.architecture import Architecture, MoeArchitecture
+from rljob_runtime.models.expert_names import weight_dtype
 from rljob_runtime.models.fused.fused_weights import Weights, floats
-from rljob_runtime.models.fused.part import ModelPart
+from rljob_runtime.models.fused.part import ModelShard
 from rljob_runtime.models.tensor_files import Box
 from rljob_runtime.models.weights import load_weights
 from rljob_runtime.parallel.decoder.parameters import box_of
@@ -25,10 +25,10 @@ from rljob_runtime.rollout.rollout_grid import Purpose
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
 
 
-def model_part(architecture: Architecture, part: Part) -> ModelPart:
+def model_part(architecture: Architecture, part: Part) -> ModelShard:
     """What a rank with this part computes. part: of one stage, whose layers follow each other."""
     experts = architecture.experts
-    return ModelPart(
+    return ModelShard(
         sizes=_sizes(architecture, part),
         layers=range(part.layers[0], part.layers[-1] + 1),
         experts=share(experts.count, part.expert, part.experts) if experts else range(0),
@@ -55,12 +55,12 @@ class PartWeights:
     def load(self, path: Path) -> None:
         """Read this rank's slices of a directory. Raises as `load_weights`."""
 
-        def part_of(name: str, size: torch.Size) -> Box | None:
+        def box_of(name: str, size: torch.Size) -> Box | None:
             if name in self.shapes:
                 return self._boxes.get(name)
             return tuple(slice(0, length) for length in size)  # refused by name
 
-        load_weights(self._views, path, part_of=part_of)
+        load_weights(self._views, path, box_of=box_of)
 
     def copy(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Take this rank's slices of whole tensors, each as it comes. All ranks of the model get them in the
@@ -78,7 +78,7 @@ class PartWeights:
         own = dict(floats(self._views))
         like = next(iter(own.values()))
         for name, size in self.shapes.items():
-            whole = like.new_empty(size, dtype=held_dtype(name, like.dtype))
+            whole = like.new_empty(size, dtype=weight_dtype(name, like.dtype))
             for place, piece in self._holders(name):
                 mine = piece is self._held[self._groups.rank].get(name)
                 part = own[name] if mine else whole.new_empty(piece.shape)
@@ -109,7 +109,7 @@ def _sizes(architecture: Architecture, part: Part) -> Architecture:
     )
 
 
-def _expert_sizes(experts: Experts, part: Part) -> Experts:
+def _expert_sizes(experts: MoeArchitecture, part: Part) -> MoeArchitecture:
     """Whole experts are shared by number, or else each one's features as those of matrices."""
     inner = experts.intermediate_size
     return replace(

@@ -12,9 +12,9 @@ from rljob_runtime.devices.wire import start_gather
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.fused.fused_decoder import FusedDecoder
-from rljob_runtime.models.fused.fused_weights import New
+from rljob_runtime.models.fused.fused_weights import WeightFactory
 from rljob_runtime.models.routes import pack_routes
-from rljob_runtime.models.tower import Towers
+from rljob_runtime.models.tower import VisionTowers
 from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.parallel.vocabulary import VocabularyShare
 from rljob_runtime.rollout.parallel_rollout.draws import RankDraw
@@ -36,10 +36,10 @@ class RankShare:
         path: Path,
         groups: RolloutGroups,
         *,
-        new: New,
+        new: WeightFactory,
         max_length: int,
         pictures: bool = False,
-        towers: Towers | None = None,
+        towers: VisionTowers | None = None,
         keeps_routes: bool = False,
         text_ids: int | None = None,
     ) -> None:

@@ -1,6 +1,6 @@
-"""All that is called of Megatron Core, in one table, imported when an engine is made.
+"""The table of everything that is used of Megatron Core, imported when an engine is created.
 
-For the versions that `VERSIONS` names: MindSpeed adapts the first to Ascend, PyPI has both.
+It is for the versions in `VERSIONS`: MindSpeed adapts the first to Ascend, PyPI has both.
 """
 
 import warnings
@@ -17,7 +17,7 @@ from rljob_runtime.errors import ConfigError
 
 VERSIONS = ("0.12", "0.16")
 ADAPTOR = "mindspeed.megatron_adaptor"
-"""Patches Megatron for NPUs as it is imported; before Megatron is."""
+"""Patches Megatron for NPUs; must be imported before Megatron."""
 NEEDED = {
     "megatron": "needs Megatron Core 0.12.1 or 0.16: pip install '.[megatron]' in a clone",
     "mindspeed": "needs MindSpeed and the Megatron Core that it adapts, 0.12.1: docs/ascend.md",
@@ -38,44 +38,46 @@ CALLS = {
     "OptimizerConfig": "megatron.core.optimizer",
     "get_megatron_optimizer": "megatron.core.optimizer",
 }
-"""Names and the modules that they are imported from."""
+"""Names, and the modules that they are imported from."""
 
 
 class CoreOptimizer(Protocol):
-    """What is asked of Megatron's optimizer."""
+    """The used interface of Megatron's optimizer."""
 
     param_groups: list[dict[str, object]]
     optimizer: torch.optim.Optimizer
     model_param_group_index_map: Mapping[nn.Parameter, tuple[int, int]]
-    """Of the distributed optimizer: group and place of what it steps of each of the model's parameters."""
+    """For the distributed optimizer: group and index of the stepped shard of each of the model's
+    parameters.
+    """
 
     def _get_model_param_range_map(self, param: nn.Parameter) -> Mapping[str, Any]:
-        """Of it too: as `param`, the items that this rank steps."""
+        """Return, for the distributed optimizer, the items that this rank steps as `param`."""
         ...
 
     def prepare_grads(self) -> bool:
-        """Take `main_grad` of each parameter."""
+        """Copy `main_grad` of each parameter."""
         ...
 
     def get_grad_norm(self) -> float:
-        """Of what was taken, over all ranks of the model."""
+        """Return the norm of the prepared gradients over all ranks of the model."""
         ...
 
     def step(self) -> tuple[bool, float | None, int | None]:
-        """Take, clip and apply `main_grad` of each parameter: whether it did, and the norm before."""
+        """Copy, clip and apply `main_grad` of each parameter; returns whether it did, and the norm before."""
         ...
 
     def zero_grad(self) -> None:
-        """No parameter has a `grad`."""
+        """Clear the `grad` of all parameters."""
         ...
 
     def reload_model_params(self) -> None:
-        """Main weights are the model's again."""
+        """Copy the model's weights into the main weights."""
         ...
 
 
 class ShardedModel(Protocol):
-    """What is asked of Megatron's DistributedDataParallel."""
+    """The used interface of Megatron's DistributedDataParallel."""
 
     def zero_grad_buffer(self) -> None:
         """Set the `main_grad` of all parameters to zero."""
@@ -88,7 +90,7 @@ class ShardedModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """The table's functions and classes. as_cuda: around what looks at the names of tensors' types."""
+    """The table's functions and classes. as_cuda: wraps code that checks the names of tensors' types."""
 
     as_cuda: Callable[[], AbstractContextManager[None]]
     model_parallel_is_initialized: Callable[[], bool]
@@ -108,14 +110,16 @@ class Core:
 
 
 def open_core(engine: str) -> Core:
-    """Import the table for `megatron` or `mindspeed`. Raises ConfigError where it is not installed, or is of
-    another version."""
+    """Import the table for `megatron` or `mindspeed`.
+
+    Raises ConfigError if it is not installed or has another version.
+    """
     try:
-        # It warns of libraries of CUDA that it misses and of its own settings, neither of which is anybody's.
+        # It warns about missing CUDA libraries and its own settings, neither of which a user can change.
         warnings.filterwarnings("ignore", module=r"megatron\.")
         if engine == "mindspeed":
             import_module(ADAPTOR)
-        found = {name: getattr(import_module(module), name) for name, module in CALLS.items()}
+        members = {name: getattr(import_module(module), name) for name, module in CALLS.items()}
         version = str(import_module("megatron.core").__version__)
         _without_transformer_engine()
     except (ImportError, AttributeError) as error:
@@ -132,13 +136,13 @@ def open_core(engine: str) -> Core:
     if engine == "megatron" and not torch.cuda.is_available():
         from rljob_runtime.update.update_megatron import on_cpu
 
-        on_cpu.answer()
+        on_cpu.install()
         as_cuda = on_cpu.named_as_on_cuda
-    return Core(as_cuda=as_cuda, **found)
+    return Core(as_cuda=as_cuda, **members)
 
 
 def _without_transformer_engine() -> None:
-    """0.16 takes it for installed in two places where it is not."""
+    """Fix two modules of 0.16 that assume Transformer Engine where it is not installed."""
     moe = import_module("megatron.core.transformer.moe.moe_utils")
     if not hasattr(moe, "te_general_gemm"):
         vars(moe)["te_general_gemm"] = None

@@ -1,7 +1,7 @@
 """The update engines `megatron` and `mindspeed`: this project's engine around Megatron's model and optimizer.
 
-Made by `update_table`. Losses, counts, guards and metrics are those of the engine `torch`; layers, gradient
-buffers, sums over ranks and steps are Megatron Core's.
+`update_table` creates it. Losses, counts, guards and metrics are those of the engine `torch`; layers,
+gradient buffers, sums over ranks and steps are Megatron Core's.
 """
 
 import weakref
@@ -33,7 +33,7 @@ ALONE = UpdateDegrees(data=1)
 
 
 def make_engine(setup: UpdateSetup) -> UpdateEngine:
-    """Raises ConfigError where Megatron is not installed or cannot train the model."""
+    """Create the engine. Raises ConfigError if Megatron is not installed or cannot train the model."""
     update, groups = setup.spec.update, setup.ranks.groups
     degrees = groups.grid.degrees if groups else ALONE
     entries = read_config(setup.model)
@@ -59,7 +59,7 @@ def make_engine(setup: UpdateSetup) -> UpdateEngine:
         grad_reduce_in_fp32=True, use_distributed_optimizer=zero
     )
     model = core.DistributedDataParallel(config=config, ddp_config=shared, module=decoder)
-    decoder.hold()  # which has moved them where ranks share the optimizer
+    decoder.hold()  # since it moved them if ranks share the optimizer
     return UpdateEngine(
         decoder,
         optimizer=update.optimizer,
@@ -79,12 +79,12 @@ def make_engine(setup: UpdateSetup) -> UpdateEngine:
     )
 
 
-_MET_IN = weakref.WeakSet[Any]()
-"""The worlds that Megatron's groups were made in."""
+_INITIALIZED_WORLDS = weakref.WeakSet[Any]()
+"""The process worlds that Megatron's groups were created in."""
 
 
 def _check(update: Update, degrees: UpdateDegrees, shape: Shape | None) -> None:
-    """What rules refuse, for whoever makes engines without them."""
+    """Raise ConfigError for what the job rules refuse, since engines can be created without the rules."""
     for path, value, legal in megatron_settings(update):
         if value != legal:
             raise ConfigError(f"{path} is {value}; engine {update.engine} takes {legal}")
@@ -94,17 +94,17 @@ def _check(update: Update, degrees: UpdateDegrees, shape: Shape | None) -> None:
 
 
 def _join(core: Core, degrees: UpdateDegrees, seed: int) -> None:
-    """Make Megatron's groups, once a world of processes, over all ranks that train."""
+    """Create Megatron's groups over all ranks that train, once per world of processes."""
     if core.model_parallel_is_initialized():
-        if dist.is_initialized() and dist.group.WORLD in _MET_IN:
+        if dist.is_initialized() and dist.group.WORLD in _INITIALIZED_WORLDS:
             return
         core.destroy_model_parallel()
-    if not dist.is_initialized():  # one rank: nobody to meet
+    if not dist.is_initialized():  # a single rank needs no rendezvous
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(store=store, rank=0, world_size=1)
     with CONNECTIONS.tracking_groups():
         core.initialize_model_parallel(
-            # as `RankGrid` has it: experts lie in data × context, whatever tensor ranks there are
+            # as in `RankGrid`: experts are in data × context, for any number of tensor ranks
             order="tp-cp-dp-ep-pp" if degrees.tensor > 1 else "tp-cp-ep-dp-pp",
             tensor_model_parallel_size=degrees.tensor,
             pipeline_model_parallel_size=degrees.pipeline,
@@ -112,5 +112,5 @@ def _join(core: Core, degrees: UpdateDegrees, seed: int) -> None:
             expert_model_parallel_size=degrees.expert,
             expert_tensor_parallel_size=expert_tensor(degrees),
         )
-    _MET_IN.add(dist.group.WORLD)
+    _INITIALIZED_WORLDS.add(dist.group.WORLD)
     core.model_parallel_cuda_manual_seed(seed)

@@ -1,6 +1,6 @@
-"""A decoder whose layers are Megatron Core's, and whose ends and attention are this project's.
+"""A decoder with Megatron Core's layers, and this project's ends and attention.
 
-Called by `engine`. Tokens lie packed, log-probs never need all logits, and a pipeline's passes are those of
+`engine` calls this. Tokens are packed, log-probs never need all logits, and a pipeline's passes are those of
 `parallel.decoder.pipeline_passes`, as with the engine `torch`.
 """
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from rljob_api.model.architecture import Shape
 from rljob_api.topology.devices import UpdateDegrees
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.models.architecture import Architecture, Experts
+from rljob_runtime.models.architecture import Architecture, MoeArchitecture
 from rljob_runtime.models.blocks.packed_attention import Attend, attend
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.policy_model import PolicyModel
@@ -29,22 +29,22 @@ from rljob_runtime.update.update_megatron.weights import ENDS, hold, is_cut, ten
 
 
 def check_architecture(architecture: Architecture) -> None:
-    """Raise ConfigError for what is not translated."""
+    """Raise ConfigError for features that Megatron's layers do not support here."""
     latent, experts = architecture.latent, architecture.experts
     lacking = {
         "biases of o_proj": architecture.output_bias,
         "biases of the feed-forward": architecture.mlp_bias,
         "biases of latent attention": latent is not None and architecture.qkv_bias,
     } | (_lacking_routes(experts) if experts else {})
-    if found := [what for what, has in lacking.items() if has]:
+    if unsupported := [feature for feature, has in lacking.items() if has]:
         raise ConfigError(
             f"spec.update.engine megatron does not train {architecture.name}, which has "
-            f"{', '.join(found)} (config.json); use update.engine: torch"
+            f"{', '.join(unsupported)} (config.json); use update.engine: torch"
         )
 
 
-def _lacking_routes(experts: Experts) -> dict[str, bool]:
-    """What Megatron's router does otherwise."""
+def _lacking_routes(experts: MoeArchitecture) -> dict[str, bool]:
+    """Return the router features that Megatron computes differently, and whether the model has them."""
     sigmoid, counted = experts.scores == "sigmoid", 1 if experts.group_score == "best" else 2
     return {
         "sigmoids of a router whose weights do not add up to 1": sigmoid
@@ -60,22 +60,22 @@ def _lacking_routes(experts: Experts) -> dict[str, bool]:
 def config_of(
     core: Core, architecture: Architecture, degrees: UpdateDegrees, *, dtype: torch.dtype
 ) -> object:
-    """Megatron's TransformerConfig. Gradients are sums: `calculate_per_token_loss` keeps it from means."""
-    make, more = core.TransformerConfig, dict[str, object]()
+    """Create Megatron's TransformerConfig. Gradients are sums: `calculate_per_token_loss` prevents means."""
+    config_class, settings = core.TransformerConfig, dict[str, object]()
     if (experts := architecture.experts) is not None:
-        more |= _config_of_experts(experts, degrees)
+        settings |= _config_of_experts(experts, degrees)
     if (latent := architecture.latent) is not None:
-        make = core.MLATransformerConfig
-        more |= {
+        config_class = core.MLATransformerConfig
+        settings |= {
             "multi_latent_attention": True,
             "q_lora_rank": latent.query_rank,
             "kv_lora_rank": latent.kv_rank,
             "qk_head_dim": latent.nope_dim,
             "qk_pos_emb_head_dim": latent.rope_dim,
             "v_head_dim": latent.value_dim,
-            "rope_type": "rope",  # which this project turns by
+            "rope_type": "rope",  # as in this project's rotation
         }
-    return make(
+    return config_class(
         num_layers=architecture.num_layers,
         hidden_size=architecture.hidden_size,
         num_attention_heads=architecture.num_heads,
@@ -104,11 +104,11 @@ def config_of(
         tensor_model_parallel_size=degrees.tensor,
         sequence_parallel=degrees.tensor > 1,
         context_parallel_size=degrees.context,
-        **more,
+        **settings,
     )
 
 
-def _config_of_experts(experts: Experts, degrees: UpdateDegrees) -> dict[str, object]:
+def _config_of_experts(experts: MoeArchitecture, degrees: UpdateDegrees) -> dict[str, object]:
     grouped = experts.groups > 1
     return {
         "num_moe_experts": experts.count,
@@ -121,7 +121,7 @@ def _config_of_experts(experts: Experts, degrees: UpdateDegrees) -> dict[str, ob
         "moe_router_group_topk": experts.chosen_groups if grouped else None,
         "moe_router_topk_scaling_factor": experts.scale if experts.scale != 1.0 else None,
         "moe_router_enable_expert_bias": experts.correction_bias,
-        "moe_router_bias_update_rate": 0.0,  # the model's stay, as with the engine torch
+        "moe_router_bias_update_rate": 0.0,  # the model's biases do not change, as with the engine torch
         "moe_router_load_balancing_type": "none",
         "moe_router_dtype": "fp32",
         "moe_token_dispatcher_type": "alltoall",
@@ -131,40 +131,44 @@ def _config_of_experts(experts: Experts, degrees: UpdateDegrees) -> dict[str, ob
 
 
 def expert_tensor(degrees: UpdateDegrees) -> int:
-    """Ranks that share an expert's matrices: those of tensor, where experts are not shared by number."""
+    """Return how many ranks share an expert's matrices: the tensor degree, unless experts are distributed."""
     return degrees.tensor if degrees.expert == 1 else 1
 
 
 class CoreDecoder(Decoder):
-    """A decoder that Megatron trains. held: the policy that was loaded, whose weights are views of its own.
+    """A decoder that Megatron trains. loaded: the loaded policy, whose weights are views of this decoder's.
 
-    Megatron looks for `config`, and where a pipeline's ends share an embedding for the rest.
+    Megatron reads `config`, and the other members if a pipeline's ends share an embedding.
     """
 
     config: object
-    held: list[Decoder]
+    loaded: list[Decoder]
     pre_process = True
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Those that are held."""
-        return self.held[0].named_hf_parameters()
+        """Yield the weights of the loaded policy."""
+        return self.loaded[0].named_hf_parameters()
 
     def hold(self, prefix: str = "", *, filled: bool = True) -> None:
-        """As `weights.hold`, of tensors whose names begin so."""
-        own, held = (
-            {name: tensor for name, tensor in tensors_of(of).items() if name.startswith(prefix)}
-            for of in (self, self.held[0])
+        """Make the loaded policy's tensors with this name prefix views of Megatron's; see `weights.hold`."""
+        megatron_tensors, loaded_tensors = (
+            {
+                name: tensor
+                for name, tensor in tensors_of(decoder).items()
+                if name.startswith(prefix)
+            }
+            for decoder in (self, self.loaded[0])
         )
         latent = self.architecture.latent is not None
-        hold(own, held, latent=latent, filled=filled)
+        hold(megatron_tensors, loaded_tensors, latent=latent, filled=filled)
 
     @property
     def share_embeddings_and_output_weights(self) -> bool:
-        """Whether the first and the last pipeline stage have one matrix."""
+        """Return whether the first and the last pipeline stage share one matrix."""
         return self.architecture.tied
 
     def shared_embedding_or_output_weight(self) -> nn.Parameter:
-        """It."""
+        """Return the matrix that the pipeline's ends share."""
         return self.model.embed_tokens.weight
 
 
@@ -172,28 +176,30 @@ def core_decoder(
     core: Core,
     config: object,
     architecture: Architecture,
-    held: PolicyModel,
+    loaded: PolicyModel,
     *,
     shape: Shape | None,
     groups: ProcessGroups | None,
     dtype: torch.dtype,
     recompute: bool,
 ) -> CoreDecoder:
-    """The rank's part of a decoder, whose weights `held` has from here on as views. groups: None for one
-    rank; else the contract has the shape of the model."""
-    assert isinstance(held, Decoder), "what Megatron trains was loaded as a decoder"
+    """Create the rank's shard of a decoder, whose weights the policy `loaded` then has as views.
+
+    groups: None for one rank; otherwise the contract needs the model's shape.
+    """
+    assert isinstance(loaded, Decoder), "what Megatron trains was loaded as a decoder"
     with torch.device("meta"):
         decoder = CoreDecoder(architecture, dtype=dtype)
-    decoder.text_ids = held.text_ids
-    decoder.config, decoder.held = config, [held]  # in a list, so that it is no part of this module
+    decoder.text_ids = loaded.text_ids
+    decoder.config, decoder.loaded = config, [loaded]  # in a list, so that it is not a submodule
     layers, backbone = decoder.model.layers, decoder.model
-    device = next(weight.device for _, weight in held.named_hf_parameters())
-    own = list(range(architecture.num_layers))
+    device = next(weight.device for _, weight in loaded.named_hf_parameters())
+    local_layers = list(range(architecture.num_layers))
     if groups is not None:
         assert shape is not None, f"the contract lacks {architecture.name}"
-        part = groups.grid.part(shape, groups.rank)
-        keep_stages(decoder, part)
-        own = [index for index in own if index in part.layers]
+        shard = groups.grid.part(shape, groups.rank)
+        keep_stages(decoder, shard)
+        local_layers = [index for index in local_layers if index in shard.layers]
     for index in range(architecture.num_layers):
         layers[index] = nn.Identity()
     if groups is None or shape is None:
@@ -202,22 +208,22 @@ def core_decoder(
         cut_parameters(decoder, held_slices(shape, groups.grid, groups.rank), device=device)
         share_ends(decoder, groups)
         share_layers(decoder, groups)
-        if part.last and backbone.norm is not None:
+        if shard.last and backbone.norm is not None:
             shared = groups.grid.degrees.tensor > 1
             backbone.norm.weight.sequence_parallel = shared  # type: ignore[attr-defined]
-        if part.last and not part.first and architecture.tied:
+        if shard.last and not shard.first and architecture.tied:
             backbone.embed_tokens.weight.shared = True  # type: ignore[attr-defined]
     for end in ENDS:
         decoder.hold(end, filled=False)
     attention = _attention(groups)
-    for index in own:
+    for index in local_layers:
         with device:
             layers[index] = CoreLayer(
                 core, config, architecture, index, attend=attention, recompute=recompute
             )
-        decoder.hold(f"model.layers.{index}.", filled=False)  # at most one layer is there twice
+        decoder.hold(f"model.layers.{index}.", filled=False)  # at most one layer is in memory twice
     for name, parameter in decoder.named_parameters():
-        if is_cut(name):  # else the norm of the gradient has the first tensor rank's alone
+        if is_cut(name):  # else the gradient's norm would include only the first tensor rank's
             parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
     return decoder
 

@@ -1,7 +1,7 @@
-"""A policy's weights as views of Megatron's parameters: both have each weight once.
+"""A policy's weights as views of Megatron's parameters: each weight exists once.
 
-The decoder that was loaded, which rollout, checkpoints and reshards look at, names weights as Hugging Face
-does; `shared` says which rows of which parameter of `model` each of them is. Called by `engine`.
+Rollout, checkpoints and reshards read the loaded decoder, which names weights as Hugging Face does; `shared`
+returns which rows of which parameter of `model` each of them is. `engine` calls this.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rljob_runtime.errors import WeightsError
 
 ENDS = ("model.embed_tokens.", "model.norm.", "lm_head.")
-"""What a decoder has outside of its layers, here as there."""
+"""Prefixes of a decoder's tensors outside of its layers, equal in both."""
 LAYER = {
     "self_attention.linear_qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "self_attention.linear_proj": ("self_attn.o_proj",),
@@ -30,7 +30,7 @@ LAYER = {
     "input_layernorm": ("input_layernorm",),
     "pre_mlp_layernorm": ("post_attention_layernorm",),
 }
-"""Modules of Megatron's layers, and those of a decoder's whose rows follow each other in them."""
+"""Modules of Megatron's layers, and the decoder's modules whose rows they concatenate."""
 LATENT = {
     "self_attention.linear_q_proj": ("self_attn.q_proj",),
     "self_attention.linear_q_down_proj": ("self_attn.q_a_proj",),
@@ -40,64 +40,78 @@ LATENT = {
     "self_attention.kv_layernorm": ("self_attn.kv_a_layernorm",),
     "self_attention.linear_kv_up_proj": ("self_attn.kv_b_proj",),
 }
-"""Of latent attention, which others of its modules are called as those above."""
+"""Modules of latent attention, some of which have the same names as those above."""
 KINDS = {"expert_bias": "e_score_correction_bias"}
-"""Tensors of modules that have other names; others are called alike."""
+"""Tensors with different names in both; other names are equal."""
 CORE = ".of_core."
 
 
 def tensors_of(module: nn.Module, prefix: str = "") -> dict[str, Tensor]:
-    """What models have as weights: parameters, and of buffers what enters the choice of experts."""
+    """Return a model's weights: parameters, and the buffers that affect the choice of experts."""
     buffers = (
-        of for of in module.named_buffers(prefix) if of[0].endswith((*KINDS, *KINDS.values()))
+        named
+        for named in module.named_buffers(prefix)
+        if named[0].endswith((*KINDS, *KINDS.values()))
     )
     return dict(chain(module.named_parameters(prefix), buffers))
 
 
 def hold(
-    own: Mapping[str, Tensor], held: Mapping[str, Tensor], *, latent: bool, filled: bool
+    megatron_tensors: Mapping[str, Tensor],
+    policy_tensors: Mapping[str, Tensor],
+    *,
+    latent: bool,
+    filled: bool,
 ) -> None:
-    """Make a decoder's tensors views of Megatron's. filled: whether these have their values; else they are
-    given the decoder's. Raises as `shared`."""
+    """Make a decoder's tensors views of Megatron's.
+
+    filled: whether Megatron's tensors have their values; otherwise the decoder's are copied into them. Raises
+    as `shared`.
+    """
     for name, view in shared(
-        {name: tensor.detach() for name, tensor in own.items()}, held, latent=latent
+        {name: tensor.detach() for name, tensor in megatron_tensors.items()},
+        policy_tensors,
+        latent=latent,
     ):
         if not filled:
-            view.copy_(held[name].detach())
-        held[name].data = view
+            view.copy_(policy_tensors[name].detach())
+        policy_tensors[name].data = view
 
 
 def is_cut(name: str) -> bool:
-    """Whether a parameter is no copy of what other tensor ranks have."""
+    """Return whether tensor ranks have different slices of a parameter."""
     cut = ("embed_tokens", "lm_head", ".linear_", ".mlp.experts.")
-    return any(part in name for part in cut) and "_down_proj.weight" not in name
+    return any(fragment in name for fragment in cut) and "_down_proj.weight" not in name
 
 
-def parts_of(name: str, *, latent: bool) -> list[str]:
-    """Names of a decoder's tensors whose rows follow each other in one of Megatron's."""
-    layer, inside, rest = name.partition(CORE)
-    module, _, kind = rest.rpartition(".")
+def source_names(name: str, *, latent: bool) -> list[str]:
+    """Return the names of a decoder's tensors whose rows are concatenated in one of Megatron's."""
+    layer, inside, qualified = name.partition(CORE)
+    module, _, kind = qualified.rpartition(".")
     stems = (LAYER | LATENT if latent else LAYER).get(module, (module,))
     return [f"{layer}.{stem}.{KINDS.get(kind, kind)}" for stem in stems] if inside else [name]
 
 
 def shared(
-    own: Mapping[str, Tensor], held: Mapping[str, Tensor], *, latent: bool
+    megatron_tensors: Mapping[str, Tensor], policy_tensors: Mapping[str, Tensor], *, latent: bool
 ) -> Iterator[tuple[str, Tensor]]:
-    """Names of `held`, a decoder's tensors, and what they are of `own`, Megatron's: views. latent: whether
-    attention is. Raises WeightsError unless each fits and each of `own` is one of them whole."""
-    found: set[str] = set()
-    for name, tensor in own.items():
-        names = parts_of(name, latent=latent)
-        rows = [len(held[part]) if part in held else 0 for part in names]
+    """Yield the names of `policy_tensors`, and their views of `megatron_tensors`.
+
+    latent: whether attention is latent. Raises WeightsError unless each fits and each of Megatron's tensors
+    consists of full tensors of the policy.
+    """
+    translated: set[str] = set()
+    for name, tensor in megatron_tensors.items():
+        names = source_names(name, latent=latent)
+        rows = [len(policy_tensors[source]) if source in policy_tensors else 0 for source in names]
         if 0 in rows or sum(rows) != len(tensor):
             raise WeightsError(
                 f"Megatron's {name} {tuple(tensor.shape)} is made of {names}, of which the model has "
                 f"{rows} rows"
             )
-        found |= set(names)
+        translated |= set(names)
         yield from zip(names, torch.split(tensor, rows), strict=True)
-    if missing := sorted(held.keys() - found):
+    if missing := sorted(policy_tensors.keys() - translated):
         raise WeightsError(
             f"Megatron's layers have nothing for {missing[0]} and {len(missing)} in all"
         )

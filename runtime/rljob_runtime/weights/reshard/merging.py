@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rljob_plan.resharding.boxes import Box, Piece
 from rljob_runtime.models.decoder import Decoder
-from rljob_runtime.models.lora import adapted_matrices, merged
+from rljob_runtime.models.lora import adapted_matrices, merge_adapter
 from rljob_runtime.parallel.fully_sharded import held_rows, whole_weight
 
 Merge = Callable[[Piece, Tensor], Tensor]
@@ -43,7 +43,7 @@ class AdapterMerge:
             return values
         lora_a, lora_b = self._factors[name]
         inside = piece.box.within(self._held[name])
-        return merged(
+        return merge_adapter(
             values,
             lora_a[:, inside.left : inside.right],
             lora_b[inside.top : inside.bottom],

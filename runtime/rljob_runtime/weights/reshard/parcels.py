@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rljob_plan.resharding.boxes import Box, Piece
-from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.expert_names import weight_dtype
 
 View = Callable[[Piece], Tensor]
 """A piece of this device's weights, in their own type."""
@@ -20,7 +20,7 @@ class Parcel:
     """sent: type on the way of all but what decides between experts."""
 
     def __init__(self, pieces: Sequence[Piece], sent: torch.dtype) -> None:
-        types = [(piece, held_dtype(piece.tensor.name, sent)) for piece in pieces]
+        types = [(piece, weight_dtype(piece.tensor.name, sent)) for piece in pieces]
         self._pieces = sorted(types, key=lambda pair: -pair[1].itemsize)
         self.num_bytes = sum(piece.box.items * dtype.itemsize for piece, dtype in types)
 
