@@ -15,7 +15,7 @@ from support.cluster import Cluster, Manifest
 from support.jobs import STARTED_SECONDS, ended, events_of, holds, small
 from support.tools import Tools
 
-from rljob_runtime.task.pictures.drawing import Drawn, draw
+from rljob_runtime.task.pictures.drawing import DrawnPicture, draw
 
 pytestmark = [pytest.mark.nightly]
 
@@ -23,7 +23,7 @@ JOB, FILES, MOUNT, SIDE, NUM_ROWS, STEPS = "pictures", "files", "/data", 56, 32,
 WRITTEN_SECONDS = 120.0
 
 
-def row_of(number: int) -> Drawn:
+def row_of(number: int) -> DrawnPicture:
     """What a row shows and asks."""
     return draw(Random(number), task="count", level=1, side=SIDE)
 
@@ -74,7 +74,7 @@ def writer() -> Manifest:
     """A pod that writes the rows to the claim."""
     program = (
         "import json\nfrom pathlib import Path\nfrom random import Random\n"
-        "from rljob_runtime.task.pictures.drawing import Drawn, draw\n"
+        "from rljob_runtime.task.pictures.drawing import DrawnPicture, draw\n"
         f"SIDE, NUM_ROWS = {SIDE}, {NUM_ROWS}\n"
         f"{inspect.getsource(row_of)}\n{inspect.getsource(write_rows)}\nwrite_rows(Path({MOUNT!r}))\n"
     )

@@ -17,7 +17,7 @@ from rljob_runtime.algorithms import ALGORITHMS
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.prompts.candidates import Candidates
-from rljob_runtime.prompts.rounds import Selected
+from rljob_runtime.prompts.rounds import Selection
 from rljob_runtime.prompts.selection import ScoredGroup, batch_rows, has_signal, select_groups
 from rljob_runtime.run.course import rounds
 from rljob_runtime.run.stages import BatchCalls
@@ -30,16 +30,16 @@ def candidates(**changes) -> Candidates:
     return Candidates(**settings)
 
 
-def gave(now, *, taken=0, left_over=(), lost=()) -> Selected:
+def gave(now, *, taken=0, left_over=(), lost=()) -> Selection:
     """So many of the round's first groups were taken; of the others, these positions have a signal."""
     others = {*left_over, *lost}
     silent = tuple(p for p in now.positions[taken:] if p not in others)
-    return Selected(
+    return Selection(
         taken=now.positions[:taken],
         left_over=tuple(left_over),
         lost=tuple(lost),
         silent=silent,
-        kept=taken + len(others),
+        num_with_signal=taken + len(others),
     )
 
 
@@ -95,7 +95,12 @@ def test_what_is_kept_beyond_the_missing_ones_is_left_over_in_order():
     signals = [True, False, True, True, False, True]
 
     few = select_groups(signals, missing=2, fill=True)
-    assert (few.taken, few.left_over, few.silent, few.kept) == ((0, 2), (3, 5), (1, 4), 4)
+    assert (few.taken, few.left_over, few.silent, few.num_with_signal) == (
+        (0, 2),
+        (3, 5),
+        (1, 4),
+        4,
+    )
     assert select_groups(signals, missing=5, fill=False).taken == (0, 2, 3, 5)
     full = select_groups(signals, missing=5, fill=True)
     assert (full.taken, full.left_over, full.silent) == ((0, 2, 3, 5, 1), (), (4,))
@@ -115,7 +120,7 @@ def test_a_second_round_draws_as_many_as_the_first_one_lost():
     rounds = candidates(replicas=2)
     rounds.begin(1, replicas=2)
     first = rounds.next_round(1)
-    rounds.selected(gave(first, taken=6))
+    rounds.record_selection(gave(first, taken=6))
 
     second = rounds.next_round(1)
 
@@ -130,7 +135,7 @@ def test_the_last_round_alone_takes_groups_without_a_signal():
     fills = []
     while (now := rounds.next_round(1)) is not None:
         fills.append(now.fill)
-        rounds.selected(gave(now))
+        rounds.record_selection(gave(now))
 
     assert fills == [False, True]
 
@@ -138,8 +143,8 @@ def test_the_last_round_alone_takes_groups_without_a_signal():
 def test_a_step_begins_with_what_was_left_over_and_draws_the_rest():
     rounds = candidates()
     rounds.begin(1, replicas=1)
-    rounds.selected(gave(rounds.next_round(1), taken=5))
-    rounds.selected(gave(rounds.next_round(1), taken=3, left_over=[11, 12]))
+    rounds.record_selection(gave(rounds.next_round(1), taken=5))
+    rounds.record_selection(gave(rounds.next_round(1), taken=3, left_over=[11, 12]))
 
     rounds.begin(1, replicas=1)
     now = rounds.next_round(2)
@@ -159,7 +164,7 @@ def test_a_lost_step_draws_its_prompts_again_under_names_that_are_new(trained):
     rounds = candidates()
     rounds.begin(1, replicas=1)
     before = rounds.next_round(1)
-    rounds.selected(gave(before, taken=6, left_over=[6, 7]))
+    rounds.record_selection(gave(before, taken=6, left_over=[6, 7]))
 
     rounds.start_over(trained=trained)
     rounds.begin(1, replicas=1)
@@ -174,7 +179,7 @@ def test_a_lost_step_draws_its_prompts_again_under_names_that_are_new(trained):
 def test_what_is_too_many_and_too_old_for_the_next_step_is_drawn_first_there():
     rounds = candidates()
     rounds.begin(1)
-    rounds.selected(gave(rounds.next_round(1), taken=6, lost=[6, 7]))
+    rounds.record_selection(gave(rounds.next_round(1), taken=6, lost=[6, 7]))
 
     rounds.begin(2)
 
@@ -187,11 +192,13 @@ def test_steps_that_run_ahead_and_are_lost_are_all_drawn_again_but_for_the_one_t
     for step in (1, 2, 3):
         rounds.begin(step)
         now = rounds.next_round(step)
-        rounds.selected(gave(now, taken=len(now.positions) - 1, left_over=now.positions[-1:]))
+        rounds.record_selection(
+            gave(now, taken=len(now.positions) - 1, left_over=now.positions[-1:])
+        )
 
     assert rounds.state().open_prompts == []
     rounds.start_over(trained=True)
-    rounds.trained([])
+    rounds.finish_step([])
 
     assert rounds.state().open_prompts == [7]
     rounds.begin(2)
@@ -211,8 +218,8 @@ def test_every_prompt_is_drawn_once_and_every_step_is_filled(data):
                 ).filter(any)
             )
             chosen = select_groups(signals, missing=now.missing, fill=now.fill)
-            rounds.selected(chosen.at(now.positions))
-        assert rounds.now.filled == 8
+            rounds.record_selection(chosen.with_positions(now.positions))
+        assert rounds.current.filled == 8
         assert len(rounds.carried) < 8
 
     assert drawn == list(range(len(drawn)))
@@ -238,7 +245,7 @@ class FakeStages:
                 time.sleep(self.seconds)
                 self.rounds += 1
                 taken = tuple(next(positions) for _ in range(self.kept))
-                self.candidates.selected(Selected(taken=taken, kept=self.kept))
+                self.candidates.record_selection(Selection(taken=taken, num_with_signal=self.kept))
 
 
 def fake_stages(*, timeout=3600.0, mode="streaming", kept=1, seconds=0.0, **sampling):
@@ -282,4 +289,4 @@ def test_a_step_that_is_full_at_its_deadline_is_not_short():
 
     stages.draw()
 
-    assert stages.candidates.now.filled == 8
+    assert stages.candidates.current.filled == 8

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rljob_api.spec.algorithms.sampling import SampleFilter
-from rljob_runtime.algorithms.filtering import filtered, rank_weights, sample_weights
+from rljob_runtime.algorithms.filtering import filter_samples, rank_weights, sample_weights
 from rljob_runtime.samples.sample import SampleBatch
 
 
@@ -43,7 +43,7 @@ def test_draws_come_as_often_as_their_weights_say():
     batch, counts = batch_of([0.1, 0.9, 0.5, 0.3]), torch.zeros(4)
 
     for seed in range(2000):
-        counts[int(filtered(batch, chosen, seed=seed).responses[0])] += 1
+        counts[int(filter_samples(batch, chosen, seed=seed).responses[0])] += 1
 
     expected = torch.tensor([1 / 6, 1 / 2, 1 / 6, 1 / 6])
     torch.testing.assert_close(counts / 2000, expected, atol=0.05, rtol=0)
@@ -51,9 +51,9 @@ def test_draws_come_as_often_as_their_weights_say():
 
 def test_a_groups_draw_does_not_depend_on_the_groups_beside_it():
     groups, chosen = ([0.1, 0.9, 0.5], [0.7, 0.2, 0.3]), SampleFilter(keep=2)
-    whole = filtered(batch_of(*groups), chosen, seed=5)
+    whole = filter_samples(batch_of(*groups), chosen, seed=5)
 
-    alone = filtered(batch_of(*groups).select([3, 4, 5]), chosen, seed=5)
+    alone = filter_samples(batch_of(*groups).select([3, 4, 5]), chosen, seed=5)
 
     assert [int(r) for r in whole.responses[2:]] == [int(r) for r in alone.responses]
 
@@ -62,7 +62,7 @@ def test_every_group_keeps_as_many_samples_each_with_its_columns():
     batch = batch_of([0.1, 0.9], [0.7, 0.2])
     batch.scalars["advantage"] = torch.tensor([-1.0, 1.0, 2.0, -2.0])
 
-    got = filtered(batch, SampleFilter(strategy="best-of-n", keep=1), seed=0)
+    got = filter_samples(batch, SampleFilter(strategy="best-of-n", keep=1), seed=0)
 
     assert got.scalars["advantage"].tolist() == [1.0, 2.0]
     assert got.group_of_B.tolist() == [0, 1]

@@ -14,7 +14,7 @@ def test_it_follows_the_published_rule():
     control.follow(0.022, num_samples=500)  # 10 % above: 1 + 0.1 · 0.5
 
     assert control.coefficient == pytest.approx(0.105)
-    assert control.applied(ADAPTIVE).kl_coefficient == control.coefficient
+    assert control.apply_to(ADAPTIVE).kl_coefficient == control.coefficient
 
 
 @pytest.mark.parametrize(("kl", "after"), [(0.2, 0.12), (0.0, 0.08), (-1.0, 0.08)])
@@ -41,7 +41,7 @@ def test_without_a_target_it_stays():
 
     control.follow(5.0, num_samples=10**6)
 
-    assert control.applied(params) == params
+    assert control.apply_to(params) == params
 
 
 def test_it_neither_vanishes_nor_leaves_its_bounds():

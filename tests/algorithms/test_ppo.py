@@ -90,7 +90,7 @@ def test_dual_clip_bounds_the_loss_of_negative_advantages_alone():
         logprobs_T, torch.zeros(4).double(), advantages_T, clip_low=0.2, clip_high=0.2
     )
 
-    bounded = ppo.dual_clipped(surrogate, advantages_T, DUAL_CLIPPED)
+    bounded = ppo.apply_dual_clip(surrogate, advantages_T, DUAL_CLIPPED)
     token_mean(bounded.losses_T, num_tokens=4).backward()
 
     expected = [1.0, DUAL_CLIPPED, -1.2, 0.8]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rljob_api.spec.algorithms.sampling import BatchReweighting
-from rljob_runtime.algorithms.reweighting import reward_weights, reweighted
+from rljob_runtime.algorithms.reweighting import reward_weights, reweight_samples
 from rljob_runtime.samples.sample import SampleBatch
 
 REWARDS = [[0.0, 1.0, -2.0], [0.5, 1.0, 0.0]]
@@ -29,7 +29,7 @@ def groups_of(rewards):
 
 def drawn(groups, *, seed, **chosen):
     """Numbers of the samples that one rank draws, by group."""
-    found = reweighted(
+    found = reweight_samples(
         groups, BatchReweighting(**chosen), seed=seed, share=(0, 1), add_up=lambda values: None
     )
     return [[int(response) for response in group.responses] for group in found]
@@ -64,7 +64,7 @@ def test_samples_come_as_often_as_their_weights_say():
 
 
 def test_as_many_samples_are_drawn_as_there_are_each_with_its_columns():
-    found = reweighted(
+    found = reweight_samples(
         groups_of(REWARDS),
         BatchReweighting(),
         seed=3,
@@ -92,7 +92,7 @@ def test_two_ranks_draw_together_what_one_draws(shares):
             met.wait()
 
         own = [groups[place] for place in shares[rank]]
-        return reweighted(own, BatchReweighting(), seed=11, share=(rank, 2), add_up=add_up)
+        return reweight_samples(own, BatchReweighting(), seed=11, share=(rank, 2), add_up=add_up)
 
     with ThreadPoolExecutor(2) as ranks:
         found = list(ranks.map(draw, range(2)))

@@ -78,8 +78,8 @@ def test_a_picture_has_one_name_in_whatever_group_and_no_other_picture_has_it(
     brighter[15, 31, 2] = 255
     turned = white.reshape(32, 16, 3)
 
-    alone = reader.made(picture_columns([white]))
-    among = reader.made(picture_columns([brighter, turned, white]))
+    alone = reader.make_pictures(picture_columns([white]))
+    among = reader.make_pictures(picture_columns([brighter, turned, white]))
 
     assert alone[0].name == among[2].name != ""
     assert len({picture.name for picture in among}) == 3

@@ -19,7 +19,7 @@ from rljob_runtime.extensions import ExtensionKind, ExtensionUse, load, missing_
 from rljob_runtime.rollout.rollout_table import make_rollout
 from rljob_runtime.run.run_request import spec_digest
 from rljob_runtime.task.data.data_problems import data_problems
-from rljob_runtime.task.data.source import list_of
+from rljob_runtime.task.data.source import read_questions
 from rljob_runtime.task.rewards.requests import RewardRequest
 from rljob_runtime.task.rewards.scorers import make_scorer
 
@@ -212,7 +212,7 @@ def test_items_of_a_data_source_have_pictures_as_bytes_or_in_the_folder_of_the_j
     data = Data.model_validate({"source": {"name": "acme.d"}})
 
     assert data_problems(data, base_dir=tmp_path, tower=True) == []
-    (question,) = list_of(data, tmp_path, tower=True)
+    (question,) = read_questions(data, tmp_path, tower=True)
     assert [picture.size for picture in question.pictures] == [(4, 3), (4, 3)]
     (problem,) = data_problems(data, base_dir=tmp_path)
     assert "item 0 has pictures (images), and this job is trained on text alone" in str(problem)

@@ -188,8 +188,8 @@ def test_candidates_that_grow_in_pools_fill_each_step_and_train_no_prompt_twice(
                 if now.next_batch is None or step - world.oldest[position] > bound
             }
             chosen = select_groups(signals, missing=now.missing, fill=False, last=last)
-            found = chosen.at(places)
-            candidates.selected(found)
+            found = chosen.with_positions(places)
+            candidates.record_selection(found)
             batch, left_over = [*batch, *found.taken], [*left_over, *found.left_over]
             told |= {*found.silent}
         assert len(batch) == prompts and len(left_over) < prompts
@@ -200,7 +200,7 @@ def test_candidates_that_grow_in_pools_fill_each_step_and_train_no_prompt_twice(
         trained += batch
         silent = told
         assert all(step - 1 - world.oldest[position] <= bound for position in batch)
-        candidates.trained([])
+        candidates.finish_step([])
         step += 1
 
     assert len(set(trained)) == len(trained) == steps * prompts, "a prompt came twice"

@@ -16,7 +16,7 @@ from rljob_runtime.errors import DockLost
 from rljob_runtime.prompts.pool_rows import (
     POOL_STATES,
     Lineage,
-    OpenSample,
+    PoolSample,
     group_columns,
     pool_rows,
 )
@@ -99,7 +99,7 @@ class Bench:
         rows = []
         for place, position in enumerate(now.fresh, now.groups - len(now.fresh)):
             columns = group_columns([position, self.lengths[position]], b"{}", position)
-            samples = [OpenSample() for _ in range(SAMPLES)]
+            samples = [PoolSample() for _ in range(SAMPLES)]
             rows += pool_rows(now.pool, place, columns, samples, version=version)
         self.feeder.put_rows(str(now.pool), rows, total=now.groups * SAMPLES, states=POOL_STATES)
 
@@ -183,7 +183,7 @@ def test_a_batch_that_was_dropped_ends_the_round(bench: Bench) -> None:
 
 
 def test_columns_of_one_sample_have_the_types_that_the_states_compute_on() -> None:
-    sample = OpenSample(end="stop")
+    sample = PoolSample(end="stop")
     sample.add([7, 8], [-0.5, -0.25], versions=[3, 3])
 
     types = {name: column.dtype for name, column in sample.batch_columns().items()}

@@ -52,7 +52,7 @@ from rljob_runtime.report.display.run_diff import ComparedRun, diff_json, diff_r
 from rljob_runtime.run.hangs.request import ask_run
 from rljob_runtime.task.data.data_problems import data_problems
 from rljob_runtime.task.data.entries import to_json
-from rljob_runtime.task.data.source import list_of
+from rljob_runtime.task.data.source import read_questions
 from rljob_runtime.task.tokenizer import MARKER as TOKENIZER
 from rljob_runtime.task.tokenizer import load_tokenizer, save_byte_tokenizer
 
@@ -184,7 +184,7 @@ def read_prompts(data: Data, folder: Path) -> None:
     problems = data_problems(data, base_dir=folder)
     if problems:
         raise InvalidJob(problems)
-    for question in list_of(data, folder):
+    for question in read_questions(data, folder):
         text = json.dumps([*question.fields.values(), question.answer, to_json(question.entry)])
         json.dumps(json.loads(text), ensure_ascii=False).encode()
 

@@ -64,5 +64,5 @@ def test_files_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     lines.write_text('{"prompt": "a"}\n', encoding="utf-8-sig")
     one.write_text('{"vocab_size": 3}', encoding="utf-8-sig")
 
-    assert read_lines(lines, at="spec.data.jsonl.path") == [(1, {"prompt": "a"})]
+    assert read_lines(lines, spec_path="spec.data.jsonl.path") == [(1, {"prompt": "a"})]
     assert read_json(one) == {"vocab_size": 3}

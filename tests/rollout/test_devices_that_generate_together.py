@@ -24,7 +24,7 @@ from rljob_runtime.errors import DockError, DockLost
 from rljob_runtime.prompts.pool_rows import (
     BEGUN_COLUMNS,
     POOL_STATES,
-    OpenSample,
+    PoolSample,
     group_columns,
     pool_rows,
 )
@@ -167,7 +167,7 @@ class Bench:
         """The rows of a pool that no round before has put there."""
         for place, position in enumerate(now.fresh, now.groups - len(now.fresh)):
             columns = group_columns(GROUPS[position].token_ids, b"{}", position)
-            samples = [OpenSample() for _ in range(SAMPLES)]
+            samples = [PoolSample() for _ in range(SAMPLES)]
             yield from pool_rows(now.pool, place, columns, samples, version=0)
 
     def _rows(self) -> list[list[Any]]:

@@ -11,7 +11,7 @@ import tool_samples
 import torch
 from rollouts import make_groups, run
 
-from rljob_runtime.prompts.pool_rows import OpenSample
+from rljob_runtime.prompts.pool_rows import PoolSample
 from rljob_runtime.rollout.rollout_engine import PromptGroup, RolloutEngine, Sampling
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.task.environments.environment import Outcome
@@ -25,7 +25,7 @@ class Parts:
 
     def __init__(self, groups: list[PromptGroup]) -> None:
         self.groups = groups
-        self.samples = {uid: OpenSample() for group in groups for uid in group.uids}
+        self.samples = {uid: PoolSample() for group in groups for uid in group.uids}
         self.outcomes: dict[str, Outcome | None] = {}
         self.calls = dict.fromkeys(self.samples, 0)
         self.turns = dict.fromkeys(self.samples, 0)

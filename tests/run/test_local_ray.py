@@ -102,14 +102,14 @@ class LateNode:
 
 
 def test_a_node_that_comes_up_late_is_waited_for() -> None:
-    assert local_ray.node_info(LateNode(2), "here:1", NODE) == f"{NODE} of here:1"
+    assert local_ray.wait_for_node_info(LateNode(2), "here:1", NODE) == f"{NODE} of here:1"
 
 
 def test_a_node_that_never_comes_up_is_told_with_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_ray, "START_SECONDS", 1.0)
 
     with pytest.raises(WorkerError, match="did not come up within 1 s; end other work"):
-        local_ray.node_info(LateNode(10_000), "here:1", NODE)
+        local_ray.wait_for_node_info(LateNode(10_000), "here:1", NODE)
 
 
 @pytest.mark.ray

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from rljob_runtime.children.process_start import is_same, start_of
-from rljob_runtime.processes.reaper import OF_TRACKERS, Reaper
+from rljob_runtime.processes.reaper import TRACKER_MODULE, Reaper
 
 LEFT_BEHIND = str(Path(__file__).with_name("left_behind.py"))
 
@@ -72,7 +72,7 @@ def test_what_a_killed_run_left_is_ended(run, processes) -> None:
 def test_a_process_with_a_pid_that_was_named_is_not_ended_for_it(run, processes) -> None:
     _, left = processes
     reaper = Reaper()
-    reaper._say(f"{left.pid} {start_of(left) - 5}")
+    reaper._send(f"{left.pid} {start_of(left) - 5}")
 
     reaper.dismiss()
 
@@ -93,7 +93,7 @@ def test_a_process_is_known_again_after_the_clock_was_set(processes, monkeypatch
 
 def test_a_trackers_process_outlives_the_reaper() -> None:
     reaper = Reaper()
-    tracker = subprocess.Popen([sys.executable, "-m", OF_TRACKERS], stdin=subprocess.PIPE)
+    tracker = subprocess.Popen([sys.executable, "-m", TRACKER_MODULE], stdin=subprocess.PIPE)
     other = subprocess.Popen(["sleep", "60"])
     reaper.watch_descendants()
 

@@ -14,7 +14,7 @@ from rljob_api.topology.resolved import resolve
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.errors import DockStale
-from rljob_runtime.prompts.pool_rows import OpenGroup, OpenSample, batch_rows, group_columns
+from rljob_runtime.prompts.pool_rows import OpenGroup, PoolSample, batch_rows, group_columns
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.update.update_ranks import UpdateRanks
@@ -40,7 +40,7 @@ def made_group(number):
     random = np.random.default_rng(number)
     samples = []
     for _ in range(SAMPLES):
-        sample = OpenSample(end="stop")
+        sample = PoolSample(end="stop")
         for version in VERSIONS[number]:
             sample.add([int(random.integers(0, 48))], [float(random.normal(-3.5, 0.5))], [version])
         samples.append(sample)

@@ -1,6 +1,7 @@
-"""Advantages and losses, one file an algorithm: `dr-grpo` of the contract's names is `dr_grpo.py`.
+"""Implement advantages and losses, one file per algorithm: the spec's name `dr-grpo` maps to
+`dr_grpo.py`.
 
-Algorithms of installed packages have a dot in their name and come by entry point.
+Algorithms of installed packages have a dot in their name and are loaded by entry point.
 """
 
 from importlib import import_module
@@ -14,12 +15,13 @@ ALGORITHMS = {name: import_module(f"{__name__}.{name.replace('-', '_')}") for na
 
 
 def algorithm_of(name: str) -> Algorithm:
-    """The algorithm. Raises ConfigError where a package's is not installed or lacks something."""
+    """Return the algorithm's module. Raises ConfigError if a package's algorithm is not installed or
+    is incomplete."""
     return cast(Algorithm, _module_of(name, Algorithm))
 
 
 def critic_of(name: str) -> CriticAlgorithm:
-    """What its critic is taught by; otherwise as `algorithm_of`."""
+    """Return the module that trains the algorithm's critic. Raises ConfigError like `algorithm_of`."""
     return cast(CriticAlgorithm, _module_of(name, CriticAlgorithm))
 
 

@@ -1,4 +1,5 @@
-"""What an algorithm is to the rest: advantages from rewards, and a loss that adds up over parts.
+"""Define the interface of an algorithm: advantages from rewards, and a loss that is summed over
+micro-batches.
 
 The update engine calls the loss once a micro-batch; the update state calls the advantages.
 """
@@ -16,7 +17,7 @@ from rljob_runtime.samples.sample import SampleBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Counts over the global batch of one optimizer step, all ranks and micro-batches together.
+    """Counts over the global batch of one optimizer step, summed over all ranks and micro-batches.
 
     num_tokens: response tokens. num_sequences: samples with at least one response token.
     """
@@ -26,7 +27,7 @@ class Totals:
 
     @classmethod
     def of(cls, batches: Iterable[SampleBatch]) -> "Totals":
-        """Counts of these batches."""
+        """Count the tokens and sequences of these batches."""
         lengths = [length for batch in batches for length in batch.lengths]
         return cls(num_tokens=sum(lengths), num_sequences=sum(length > 0 for length in lengths))
 
@@ -41,8 +42,8 @@ class Totals:
 class LossOutput:
     """A micro-batch's share of the loss: the sum over all ranks and micro-batches is the loss.
 
-    loss: scalar with gradient, already divided by the totals that it was given. mean_over: which of
-    them, so that a caller who learns the totals later gives ones and divides the sum. token_sums:
+    loss: scalar with gradient, already divided by the totals that were passed. mean_over: which of these
+    totals, so that a caller who learns them only later passes ones and divides the sum. token_sums:
     metrics whose sum over everything, divided by the global number of tokens, is their mean. maxima:
     metrics to be maximised over everything. Metrics are scalars without gradient.
     """
@@ -54,32 +55,34 @@ class LossOutput:
 
 
 class Algorithm(Protocol):
-    """The module of one algorithm. params: the algorithm's own, resolved."""
+    """The module of one algorithm. params: the algorithm's own parameters, resolved."""
 
     def prepare(self, samples: SampleBatch, params: Any) -> None:
-        """Add what the loss reads: the scalar `advantage` or the per-token field `advantages`, and others.
+        """Add what the loss reads: the scalar `advantage` or the per-token field `advantages`, and any
+        other columns.
 
-        samples: whole groups, with the columns that params.fields and params.scalars name, and the field
-        `old_logprobs` where the step has several optimizer steps.
+        samples: full groups, with the columns that params.fields and params.scalars name. They have the
+        field `old_logprobs` if the step has several optimizer steps.
         """
         ...
 
     def loss(
         self, logprobs_T: Tensor, batch: SampleBatch, params: Any, totals: Totals
     ) -> LossOutput:
-        """The micro-batch's share of the loss."""
+        """Return the micro-batch's share of the loss."""
         ...
 
 
 class CriticAlgorithm(Protocol):
-    """What the module of an algorithm with a critic has beside. params: the algorithm's own, resolved."""
+    """The further functions of an algorithm with a critic. params: the algorithm's own parameters,
+    resolved."""
 
     def prepare_critic(self, samples: SampleBatch, params: Any) -> None:
-        """Add the field `returns`. samples: as for `prepare`, without `old_logprobs`."""
+        """Add the field `returns`. samples: the same as for `prepare`, without `old_logprobs`."""
         ...
 
     def critic_loss(
         self, values_T: Tensor, batch: SampleBatch, params: Any, totals: Totals
     ) -> LossOutput:
-        """The micro-batch's share of the critic's loss."""
+        """Return the micro-batch's share of the critic's loss."""
         ...

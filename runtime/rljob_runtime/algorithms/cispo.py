@@ -1,4 +1,5 @@
-"""CISPO (MiniMax-M1, arXiv:2506.13585): every token keeps a gradient; its weight is what is clipped."""
+"""Implement CISPO (MiniMax-M1, arXiv:2506.13585): clip a token's weight, so that every token keeps a
+gradient."""
 
 # T response tokens of all samples together
 
@@ -15,7 +16,7 @@ __all__ = ["loss", "prepare"]
 
 
 def loss(logprobs_T: Tensor, batch: SampleBatch, params: CISPOParams, totals: Totals) -> LossOutput:
-    """−sg(clip(r, weightLow, weightHigh))·A·log π (eq. 4 and 5)."""
+    """Return the mean of −sg(clip(r, weightLow, weightHigh))·A·log π (eq. 4 and 5)."""
     ratio_T = limited_ratio(logprobs_T, old_logprobs(logprobs_T, batch, params)).detach()
     weight_T = ratio_T.clamp(params.weight_low, params.weight_high)
     surrogate = Surrogate(

@@ -1,9 +1,10 @@
-"""DAPO (arXiv:2503.14476): GRPO with overlong shaping; clip-higher and the mean are parameters."""
+"""Implement DAPO (arXiv:2503.14476): GRPO with overlong shaping. Clip-higher and the kind of mean are
+parameters."""
 
 import torch
 
 from rljob_api.spec.algorithms.dapo import DAPOParams
-from rljob_runtime.algorithms.functional import group_advantages, of_groups_with_signal
+from rljob_runtime.algorithms.functional import group_advantages, in_group_with_signal
 from rljob_runtime.algorithms.grpo import loss
 from rljob_runtime.algorithms.shaping import overlong_penalty, rewards_less_kl
 from rljob_runtime.samples.sample import SampleBatch
@@ -12,15 +13,16 @@ __all__ = ["loss", "prepare"]
 
 
 def prepare(samples: SampleBatch, params: DAPOParams) -> None:
-    """Add `advantage` of the rewards less what their length costs; every group must be whole.
+    """Add `advantage`, computed from the rewards less the length penalty; every group must be complete.
 
-    With dynamic sampling, a group that fills a place has one reward (`selection.batch_rows`) and advantage 0.
+    With dynamic sampling, a group that fills a place has one reward (`selection.batch_rows`) and
+    advantage 0.
     """
     rewards_B = rewards_less_kl(samples, params)
     if params.overlong is not None:
         rewards_B = rewards_B - overlong_penalty(torch.tensor(samples.lengths), params.overlong)
     advantages_B = group_advantages(rewards_B, samples.group_of_B, scale=True)
     if params.dynamic_sampling is not None:
-        teaches_B = of_groups_with_signal(samples.scalars["reward"], samples.group_of_B)
-        advantages_B = advantages_B.where(teaches_B, 0.0)
+        has_signal_B = in_group_with_signal(samples.scalars["reward"], samples.group_of_B)
+        advantages_B = advantages_B.where(has_signal_B, 0.0)
     samples.scalars["advantage"] = advantages_B

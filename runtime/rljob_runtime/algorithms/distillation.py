@@ -1,8 +1,9 @@
-"""On-policy distillation: the reverse KL from a teacher, of tokens that the policy drew.
+"""Implement on-policy distillation: the reverse KL from a teacher, on tokens that the policy drew.
 
-Agarwal et al. (arXiv:2306.13649) with λ = 1 and the reverse KL, as a policy gradient: each token's advantage
-is log π_teacher − log π of the policy before the step, of this token alone. Where the policy drew the tokens,
-the gradient is that of KL(π ‖ π_teacher) of the next token, averaged over the tokens' places.
+Agarwal et al. (arXiv:2306.13649) with λ = 1 and the reverse KL, as a policy gradient. Each token's
+advantage is log π_teacher − log π of the policy before the step, for this token alone. If the policy drew
+the tokens, the gradient is that of KL(π ‖ π_teacher) of the next token, averaged over the tokens'
+positions.
 """
 
 # B samples, T response tokens of all samples together
@@ -20,7 +21,7 @@ from rljob_runtime.samples.sample import SampleBatch
 
 
 def prepare(samples: SampleBatch, params: DistillationParams) -> None:
-    """Add `advantage`, that of the rewards; every group must be whole where they count."""
+    """Add `advantage`, computed from the rewards; every group must be complete if rewards count."""
     rewards_B = samples.scalars["reward"]
     advantages_B = torch.zeros_like(rewards_B)
     if params.reward_coefficient > 0:
@@ -31,9 +32,10 @@ def prepare(samples: SampleBatch, params: DistillationParams) -> None:
 def loss(
     logprobs_T: Tensor, batch: SampleBatch, params: DistillationParams, totals: Totals
 ) -> LossOutput:
-    """PPO's clipped surrogate of the teacher's advantages and the rewards'; see `objective`.
+    """Return PPO's clipped surrogate on the sum of the teacher's and the rewards' advantages; see
+    `objective`.
 
-    batch: with the field `teacher_logprobs`. Metric teacher/kl: log π − log π_teacher, nats a token.
+    batch: has the field `teacher_logprobs`. Metric teacher/kl: log π − log π_teacher, nats per token.
     """
     gap_T = update_logprobs(logprobs_T, batch) - batch.packed("teacher_logprobs")
     surrogate = clipped_surrogate(

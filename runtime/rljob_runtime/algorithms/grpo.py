@@ -1,6 +1,6 @@
-"""GRPO (arXiv:2402.03300) and, by its parameters, DAPO's clip-higher.
+"""Implement GRPO (arXiv:2402.03300) and, by its parameters, DAPO's clip-higher.
 
-`prepare` needs whole groups; `loss` takes any part of the batch. Parameters are the contract's.
+`prepare` needs complete groups; `loss` takes any subset of the batch. Parameters are defined by the spec.
 """
 
 # B samples, T response tokens of all samples together
@@ -17,12 +17,13 @@ from rljob_runtime.samples.sample import SampleBatch
 
 
 def prepare(samples: SampleBatch, params: GRPOParams) -> None:
-    """Add `advantage`: relative to the group; every group must be whole."""
+    """Add `advantage`, relative to the group; every group must be complete."""
     _prepare(samples, params, scale=params.scale_advantages)
 
 
 def prepare_scaled(samples: SampleBatch, params: PolicyParams) -> None:
-    """The same by GRPO's default, for algorithms that have its advantages and not its parameter."""
+    """Add GRPO's default `advantage`, for algorithms that share it without having the parameter
+    `scale_advantages`."""
     _prepare(samples, params, scale=True)
 
 
@@ -35,7 +36,7 @@ def _prepare(samples: SampleBatch, params: PolicyParams, *, scale: bool) -> None
 def loss(
     logprobs_T: Tensor, batch: SampleBatch, params: ClippedParams, totals: Totals
 ) -> LossOutput:
-    """PPO's clipped surrogate; see `objective`."""
+    """Return PPO's clipped surrogate loss; see `objective`."""
     surrogate = clipped_surrogate(
         logprobs_T,
         old_logprobs(logprobs_T, batch, params),

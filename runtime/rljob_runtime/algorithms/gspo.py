@@ -1,4 +1,5 @@
-"""GSPO (arXiv:2507.18071): the ratio of a sequence, the geometric mean of its tokens', is clipped whole."""
+"""Implement GSPO (arXiv:2507.18071): clip the ratio of a full sequence, the geometric mean of its
+tokens' ratios."""
 
 # B samples, T response tokens of all samples together
 
@@ -15,18 +16,18 @@ __all__ = ["loss", "prepare"]
 
 
 def loss(logprobs_T: Tensor, batch: SampleBatch, params: GSPOParams, totals: Totals) -> LossOutput:
-    """−min(s·A, clip(s)·A) with s = exp(mean log-ratio of the sequence), at most e^10.
+    """Return the mean of −min(s·A, clip(s)·A) with s = exp(mean log-ratio of the sequence), at most e^10.
 
-    A token's value is its sequence's; its gradient is that of its own log-prob, as in the paper's
-    GSPO-token (eq. 14), which with one advantage a sequence is GSPO's own.
+    A token's value is that of its sequence. Its gradient is that of its own log-prob, as in the paper's
+    GSPO-token (eq. 14), which equals GSPO with one advantage per sequence.
     """
     old_T = old_logprobs(logprobs_T, batch, params)
     log_ratio_T = (logprobs_T - old_T).detach()
     log_s_T = mean_over_sequence(log_ratio_T, batch.sample_of_T())
-    own_T = (logprobs_T - logprobs_T.detach() + log_s_T).clamp(max=10.0)
+    log_ratio_s_T = (logprobs_T - logprobs_T.detach() + log_s_T).clamp(max=10.0)
     surrogate = clipped_surrogate(
-        own_T,
-        own_T.detach() * 0,
+        log_ratio_s_T,
+        log_ratio_s_T.detach() * 0,
         batch.advantages_T(),
         clip_low=params.clip_low,
         clip_high=params.clip_high,

@@ -1,6 +1,7 @@
-"""The KL coefficient of a run: as the job says, or following the KL that was measured.
+"""Control the KL coefficient of a run: it is constant, or it follows the measured KL.
 
-Held by the update state; every rank has the same one, since it follows metrics over the global batch.
+Held by the update state. Every rank computes the same coefficient, since it follows metrics over the
+global batch.
 """
 
 from dataclasses import dataclass
@@ -11,12 +12,13 @@ from rljob_api.spec.algorithms.policy_params import PolicyParams
 Params = TypeVar("Params", bound=PolicyParams)
 LARGEST_ERROR = 0.2
 HIGHEST = 10.0
-"""The contract's bound of klCoefficient."""
+"""The spec's bound of klCoefficient."""
 
 
 @dataclass(slots=True, kw_only=True)
 class KlControl:
-    """coefficient: β of the next step. target: nats a token; None: it stays. horizon: in samples."""
+    """The controller of the KL coefficient. coefficient: β of the next step. target: nats per token;
+    None: β is constant. horizon: in samples."""
 
     coefficient: float
     target: float | None
@@ -24,20 +26,23 @@ class KlControl:
 
     @classmethod
     def of(cls, params: PolicyParams) -> Self:
-        """That of a job that begins."""
+        """Return the controller at the start of a job with these parameters."""
         return cls(
             coefficient=params.kl_coefficient, target=params.kl_target, horizon=params.kl_horizon
         )
 
-    def applied(self, params: Params) -> Params:
-        """The job's parameters with the present coefficient."""
+    def apply_to(self, params: Params) -> Params:
+        """Return the job's parameters with the current coefficient."""
         if self.target is None:
             return params
         return params.model_copy(update={"kl_coefficient": self.coefficient})
 
     def follow(self, kl: float, *, num_samples: int) -> None:
-        """Take a step's KL in (Ziegler et al., arXiv:1909.08593, §2.2): β·(1 + e·samples/horizon), where e
-        is KL/target − 1, limited to ±0.2. Never 0, which it could not leave, and at most 10."""
+        """Adapt the coefficient to a step's KL (Ziegler et al., arXiv:1909.08593, §2.2).
+
+        The new value is β·(1 + e·samples/horizon), where e is KL/target − 1, limited to ±0.2. It is at
+        most 10 and never 0, which it could not leave.
+        """
         if self.target is None:
             return
         error = min(max(kl / self.target - 1, -LARGEST_ERROR), LARGEST_ERROR)

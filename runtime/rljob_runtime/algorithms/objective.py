@@ -1,7 +1,7 @@
-"""What the losses of all policy-gradient algorithms share: KL, correction, aggregation, metrics.
+"""Compute what the losses of all policy-gradient algorithms share: KL, correction, aggregation, metrics.
 
-An algorithm's file says what a token's loss is (`Surrogate`); `objective` makes the micro-batch's share of
-the loss of it.
+An algorithm's file defines the loss of a token (`Surrogate`). `objective` turns it into the micro-batch's
+share of the loss.
 """
 
 # B samples, T response tokens of all samples together
@@ -25,10 +25,10 @@ from rljob_runtime.samples.sample import SampleBatch
 
 
 def old_logprobs(logprobs_T: Tensor, batch: SampleBatch, params: PolicyParams) -> Tensor:
-    """What the ratio is taken against, [T], as params.ratio_against says.
+    """Return the log-probs that the ratio is taken against, [T], chosen by params.ratio_against.
 
-    `update`: the weights before the step, which are the present ones, and the ratio 1, where this is the
-    batch's only optimizer step and the field `old_logprobs` is missing.
+    `update`: those of the weights before the step. If this is the batch's only optimizer step and the
+    field `old_logprobs` is missing, these are the current weights, and the ratio is 1.
     """
     if params.ratio_against == "rollout":
         return batch.packed("rollout_logprobs")
@@ -42,11 +42,12 @@ def objective(
     params: PolicyParams,
     totals: Totals,
 ) -> LossOutput:
-    """The surrogate, corrected for who drew the tokens, plus β·KL, as this part's share of the global mean.
+    """Correct the surrogate for the policy that drew the tokens, add β·KL, and return the share of the
+    global mean.
 
     logprobs_T: natural log, with gradient. batch needs the fields `rollout_logprobs`, and
-    `reference_logprobs` when klCoefficient > 0. The field `behaviour_logprobs` says that older weights may
-    have drawn the tokens.
+    `reference_logprobs` when klCoefficient > 0. If it has the field `behaviour_logprobs`, older weights
+    may have drawn the tokens.
     """
     update_T, rollout_T = update_logprobs(logprobs_T, batch), batch.packed("rollout_logprobs")
     sample_of_T = batch.sample_of_T()
@@ -83,7 +84,7 @@ def objective(
 def aggregate(
     losses_T: Tensor, sample_of_T: Tensor, params: PolicyParams, totals: Totals
 ) -> Tensor:
-    """This part's share of the global batch's mean, as params.loss_aggregation says."""
+    """Return this micro-batch's share of the global batch's mean, by params.loss_aggregation."""
     if params.loss_aggregation == "token-mean":
         return token_mean(losses_T, num_tokens=totals.num_tokens)
     if params.loss_aggregation == "sequence-mean":
@@ -93,27 +94,28 @@ def aggregate(
 
 
 def mean_over(params: PolicyParams) -> Literal["tokens", "sequences"]:
-    """The count that `aggregate` divides by."""
+    """Return the kind of count that `aggregate` divides by."""
     return "tokens" if params.loss_aggregation == "token-mean" else "sequences"
 
 
 def update_logprobs(logprobs_T: Tensor, batch: SampleBatch) -> Tensor:
-    """What the update engine said of the tokens when the step began, without gradient [T]."""
+    """Return the update engine's log-probs of the tokens at the start of the step, without gradient
+    [T]."""
     return batch.packed("old_logprobs") if "old_logprobs" in batch.fields else logprobs_T.detach()
 
 
 def _mismatch(
     update_logprobs_T: Tensor, rollout_logprobs_T: Tensor
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """How far the update engine's log-probs are from the rollout engine's for the same weights.
+    """Measure how far the update engine's log-probs are from the rollout engine's for the same weights.
 
-    mismatch/kl: k3 estimate of KL(rollout ‖ update), the tokens being the rollout's draws;
-    mismatch/max: largest absolute difference in nats; mismatch/ratio_max: largest ratio
-    π_update/π_rollout, not limited.
+    mismatch/kl: k3 estimate of KL(rollout ‖ update), the tokens being the rollout's draws; mismatch/max:
+    largest absolute difference in nats; mismatch/ratio_max: largest ratio π_update/π_rollout, not
+    limited.
     """
     difference_T = (update_logprobs_T - rollout_logprobs_T).double()
     limited_T = difference_T.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    bottom = difference_T.new_full((1,), -torch.inf)  # of no tokens at all
+    bottom = difference_T.new_full((1,), -torch.inf)  # the maximum without any tokens
     return (
         {"mismatch/kl": (torch.expm1(limited_T) - limited_T).sum()},
         {

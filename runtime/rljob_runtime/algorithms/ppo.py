@@ -1,7 +1,7 @@
-"""PPO (arXiv:1707.06347): clipped surrogate on advantages of a critic, which this file also teaches.
+"""Implement PPO (arXiv:1707.06347): a clipped surrogate on advantages of a critic, and the critic's loss.
 
-`prepare` and `loss` are the policy's; `prepare_critic` and `critic_loss` the critic's. Both estimate the
-same advantages from the same columns. Parameters are the contract's.
+`prepare` and `loss` belong to the policy, `prepare_critic` and `critic_loss` to the critic. Both estimate
+the same advantages from the same columns. Parameters are defined by the spec.
 """
 
 # B samples, T response tokens of all samples together
@@ -15,18 +15,18 @@ from rljob_api.spec.algorithms.ppo import PPOParams
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.algorithms.functional import Surrogate, clipped_surrogate, kl_divergence
 from rljob_runtime.algorithms.objective import objective, old_logprobs
-from rljob_runtime.algorithms.values import Estimates, generalized_advantages, value_loss
+from rljob_runtime.algorithms.values import AdvantageEstimates, generalized_advantages, value_loss
 from rljob_runtime.samples.sample import SampleBatch
 
 
 def prepare(samples: SampleBatch, params: PPOParams) -> None:
-    """Add the field `advantages`."""
+    """Add the field `advantages`, one value per response token."""
     estimates = estimate(samples, params)
     samples.fields["advantages"] = samples.split_by_sample(estimates.advantages_T)
 
 
 def loss(logprobs_T: Tensor, batch: SampleBatch, params: PPOParams, totals: Totals) -> LossOutput:
-    """PPO's clipped surrogate, its loss bounded for negative advantages; see `objective`."""
+    """Return PPO's clipped surrogate loss, bounded for negative advantages; see `objective`."""
     advantages_T = batch.advantages_T()
     surrogate = clipped_surrogate(
         logprobs_T,
@@ -36,33 +36,33 @@ def loss(logprobs_T: Tensor, batch: SampleBatch, params: PPOParams, totals: Tota
         clip_high=params.clip_high,
     )
     if params.dual_clip is not None:
-        surrogate = dual_clipped(surrogate, advantages_T, params.dual_clip)
+        surrogate = apply_dual_clip(surrogate, advantages_T, params.dual_clip)
     return objective(surrogate, logprobs_T, batch, params, totals)
 
 
 def prepare_critic(samples: SampleBatch, params: PPOParams) -> None:
-    """Add the field `returns`, which `critic_loss` reads beside `values`."""
+    """Add the field `returns`, which `critic_loss` reads in addition to `values`."""
     samples.fields["returns"] = samples.split_by_sample(estimate(samples, params).returns_T)
 
 
 def critic_loss(
     values_T: Tensor, batch: SampleBatch, params: PPOParams, totals: Totals
 ) -> LossOutput:
-    """The clipped value loss."""
+    """Return the clipped value loss."""
     return value_loss(values_T, batch, totals, clip=params.value_clip)
 
 
-def estimate(samples: SampleBatch, params: PPOParams) -> Estimates:
-    """GAE of the field `values` and of the rewards: the scalar `reward` at each last token and, with
-    KL in the reward, −β·KL at each.
+def estimate(samples: SampleBatch, params: PPOParams) -> AdvantageEstimates:
+    """Compute GAE from the field `values` and the rewards.
 
-    The KL is of `rollout_logprobs`, which drew the tokens, from `reference_logprobs`.
+    A sample's scalar `reward` is assigned to its last token. With KL in the reward, each token's reward
+    is reduced by β·KL. The KL is of `rollout_logprobs`, which drew the tokens, from `reference_logprobs`.
     """
     lengths = samples.lengths
     rewards_T = torch.zeros(sum(lengths))
     ends_B = torch.tensor(lengths).cumsum(0) - 1
-    with_tokens_B = torch.tensor(lengths) > 0
-    rewards_T[ends_B[with_tokens_B]] = samples.scalars["reward"][with_tokens_B]
+    has_tokens_B = torch.tensor(lengths) > 0
+    rewards_T[ends_B[has_tokens_B]] = samples.scalars["reward"][has_tokens_B]
     if params.kl_coefficient > 0 and params.kl_in == "reward":
         estimator = params.kl_estimator
         kl_T = kl_divergence(
@@ -78,8 +78,8 @@ def estimate(samples: SampleBatch, params: PPOParams) -> Estimates:
     )
 
 
-def dual_clipped(surrogate: Surrogate, advantages_T: Tensor, limit: float) -> Surrogate:
-    """Losses of negative advantages are at most limit·|A| (arXiv:1912.09729, eq. 3)."""
+def apply_dual_clip(surrogate: Surrogate, advantages_T: Tensor, limit: float) -> Surrogate:
+    """Limit losses of negative advantages to limit·|A| (arXiv:1912.09729, eq. 3)."""
     most_T = -advantages_T * limit
     bounded_T = (advantages_T < 0) & (surrogate.losses_T > most_T)
     return replace(

@@ -1,4 +1,5 @@
-"""REINFORCE++ (arXiv:2501.03262): a token's discounted return; the step's whitening is its baseline."""
+"""Implement REINFORCE++ (arXiv:2501.03262): a token's discounted return, with the step's whitening as
+baseline."""
 
 # T response tokens of all samples together
 
@@ -14,7 +15,8 @@ __all__ = ["loss", "prepare"]
 
 
 def prepare(samples: SampleBatch, params: ReinforcePlusPlusParams) -> None:
-    """Add the field `advantages`: Σ_{s≥t} γ^{s−t}·r_s, not yet whitened; r is −β·KL, with R at the end."""
+    """Add the field `advantages`: Σ_{s≥t} γ^{s−t}·r_s, not yet whitened; r is −β·KL, plus R at the
+    end."""
     penalties = samples.split_by_sample(kl_penalty(samples, params))
     samples.fields["advantages"] = [
         returns(float(reward), penalty_T, params.discount)
@@ -23,14 +25,14 @@ def prepare(samples: SampleBatch, params: ReinforcePlusPlusParams) -> None:
 
 
 def returns(reward: float, penalty_T: Tensor, discount: float) -> Tensor:
-    """Discounted sum of what follows each of one response's tokens, float32 [T]."""
+    """Return the discounted sum of rewards from each of one response's tokens on, float32 [T]."""
     rewards_T = -penalty_T.double()
     if len(rewards_T):
         rewards_T[-1] += reward
     if discount == 1:
         return rewards_T.flip(0).cumsum(0).flip(0).float()
-    later, found = 0.0, []
-    for now in reversed(rewards_T.tolist()):
-        later = now + discount * later
-        found.append(later)
-    return torch.tensor(found[::-1], dtype=torch.float32)
+    following, returns_backwards = 0.0, []
+    for reward_t in reversed(rewards_T.tolist()):
+        following = reward_t + discount * following
+        returns_backwards.append(following)
+    return torch.tensor(returns_backwards[::-1], dtype=torch.float32)

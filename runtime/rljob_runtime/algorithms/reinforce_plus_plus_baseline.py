@@ -1,4 +1,5 @@
-"""REINFORCE++-baseline (arXiv:2501.03262): the group's mean is the baseline, the step's spread the scale."""
+"""Implement REINFORCE++-baseline (arXiv:2501.03262): subtract the group's mean, scale by the step's
+deviation."""
 
 from rljob_api.spec.algorithms.reinforce_plus_plus_baseline import BaselineParams
 from rljob_runtime.algorithms.functional import group_advantages
@@ -10,6 +11,6 @@ __all__ = ["loss", "prepare"]
 
 
 def prepare(samples: SampleBatch, params: BaselineParams) -> None:
-    """Add `advantage`, not yet whitened; every group must be whole."""
+    """Add `advantage`, not yet whitened; every group must be complete."""
     rewards_B = rewards_less_kl(samples, params)
     samples.scalars["advantage"] = group_advantages(rewards_B, samples.group_of_B, scale=False)

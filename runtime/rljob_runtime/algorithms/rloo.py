@@ -1,4 +1,5 @@
-"""RLOO (arXiv:2402.14740): the baseline of a sample is the mean reward of the others of its prompt."""
+"""Implement RLOO (arXiv:2402.14740): a sample's baseline is the mean reward of its prompt's other
+samples."""
 
 # B samples
 
@@ -12,7 +13,7 @@ __all__ = ["loss", "prepare"]
 
 
 def prepare(samples: SampleBatch, params: RLOOParams) -> None:
-    """Add `advantage`: n/(n−1)·(R − mean of the group), the reward where it is alone."""
+    """Add `advantage`: n/(n−1)·(R − mean of the group), or the reward in a group of one."""
     rewards_B = rewards_less_kl(samples, params)
     centred_B = group_advantages(rewards_B, samples.group_of_B, scale=False)
     sizes_B = group_sizes(samples.group_of_B)

@@ -1,4 +1,4 @@
-"""SAPO (arXiv:2511.20347): a sigmoid gate of the ratio, steeper for negative advantages."""
+"""Implement SAPO (arXiv:2511.20347): a sigmoid gate of the ratio, steeper for negative advantages."""
 
 # T response tokens of all samples together
 
@@ -16,7 +16,7 @@ __all__ = ["loss", "prepare"]
 
 
 def loss(logprobs_T: Tensor, batch: SampleBatch, params: SAPOParams, totals: Totals) -> LossOutput:
-    """−(4/τ)·σ(τ·(r − 1))·A, whose slope at r = 1 is that of r·A."""
+    """Return the mean of −(4/τ)·σ(τ·(r − 1))·A, whose slope at r = 1 is that of r·A."""
     ratio_T = limited_ratio(logprobs_T, old_logprobs(logprobs_T, batch, params))
     advantages_T = batch.advantages_T()
     steep_T = torch.full_like(ratio_T, params.temperature_negative)

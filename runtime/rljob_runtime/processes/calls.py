@@ -1,4 +1,4 @@
-"""Wait for calls to workers, with a deadline, and learn of the first that fails at once."""
+"""Wait for calls to workers with a deadline, and raise the first failure immediately."""
 
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED
@@ -12,11 +12,11 @@ START_DEADLINE_SECONDS = 600.0
 
 
 def answers(
-    what: str, calls: Sequence[Call], *, seconds: float = START_DEADLINE_SECONDS
+    target: str, calls: Sequence[Call], *, seconds: float = START_DEADLINE_SECONDS
 ) -> list[Any]:
-    """Results of the calls, in order. what: who was called, for the error.
+    """Return the results of the calls, in order. target: the name of the called processes, for the error.
 
-    Raises DeadlineError at the deadline, and what a call raised as soon as it did.
+    Raises DeadlineError at the deadline, and a call's own error as soon as it fails.
     """
     deadline = monotonic() + seconds
     pending = list(calls)
@@ -26,9 +26,9 @@ def answers(
         results(ended)
         if pending and left <= 0:
             raise DeadlineError(
-                f"{len(pending)} of {len(calls)} processes ({what}) did not answer within "
+                f"{len(pending)} of {len(calls)} processes ({target}) did not answer within "
                 f"{seconds:.0f} s",
-                stage=what.replace(" ", "-"),
+                stage=target.replace(" ", "-"),
             )
     return results(calls)
 
@@ -40,8 +40,8 @@ def ended_of(
     until: str = FIRST_COMPLETED,
     groups: Sequence[Sequence[Call]] = (),
 ) -> tuple[list[Call], list[Call]]:
-    """Calls that have ended and those that have not, each in order, once one has, or after so long. until,
-    groups: as of `clock.wait`."""
+    """Return the calls that have ended and those that have not, each in order, after one has ended or
+    the time has passed. until, groups: see `clock.wait`."""
     wait(calls, seconds=seconds, until=until, groups=groups)
     done = [call.done() for call in calls]
     return (
@@ -51,5 +51,5 @@ def ended_of(
 
 
 def results(calls: Sequence[Call]) -> list[Any]:
-    """Results of calls that have ended, in order. Raises what a call raised."""
+    """Return the results of calls that have ended, in order. Raises what a call raised."""
     return [call.result(timeout=0) for call in calls]

@@ -1,9 +1,8 @@
-"""The time of a run, and how it passes while calls are waited for: this machine's, or a simulation's.
+"""Provide the time of a run, and waiting for calls: on this machine's clock, or on a simulation's.
 
-What the driver decides by asks `unix_seconds`, `monotonic`, `sleep` and `wait` here, and never the machine.
-Which clock they ask is told around the whole run (`on_clock`) and not in each call: a wait that was forgotten
-would let a simulation stand still, so that there is to be nothing to forget. Other threads have the
-machine's.
+The driver's decisions use `unix_seconds`, `monotonic`, `sleep` and `wait` of this module, never the
+machine's. The clock is set once around the run (`on_clock`) and not passed to each call: a forgotten
+argument would let a simulation wait for ever. Other threads use the machine's clock.
 """
 
 import contextlib
@@ -16,26 +15,26 @@ from typing import Protocol
 from rljob_runtime.processes.workers import Call
 
 
-class Clock(Protocol):
-    """What time is, for one run."""
+class RunClock(Protocol):
+    """The interface of a run's clock."""
 
     def unix_seconds(self) -> float:
-        """Unix seconds."""
+        """Return the time in Unix seconds."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never decrease."""
 
     def sleep(self, seconds: float) -> None:
-        """Until so many have passed."""
+        """Sleep for so many seconds."""
 
     def wait(
         self, calls: Sequence[Call], *, seconds: float, until: str, groups: Sequence[Sequence[Call]]
     ) -> None:
-        """As `wait` of this module."""
+        """Wait for calls; see `wait` of this module."""
 
 
 class MachineClock:
-    """This machine's."""
+    """The clock of this machine."""
 
     def unix_seconds(self) -> float:
         return time.time()
@@ -52,12 +51,12 @@ class MachineClock:
         futures.wait(calls, timeout=seconds, return_when=until)
 
 
-_CLOCK: ContextVar[Clock] = ContextVar("clock", default=MachineClock())  # noqa: B039  # has no state
+_CLOCK: ContextVar[RunClock] = ContextVar("clock", default=MachineClock())  # noqa: B039  # has no state
 
 
 @contextlib.contextmanager
-def on_clock(clock: Clock) -> Iterator[None]:
-    """Within, this thread's time is the clock's."""
+def on_clock(clock: RunClock) -> Iterator[None]:
+    """Use this clock for this thread's time within the context."""
     before = _CLOCK.set(clock)
     try:
         yield
@@ -66,17 +65,17 @@ def on_clock(clock: Clock) -> Iterator[None]:
 
 
 def unix_seconds() -> float:
-    """Unix seconds."""
+    """Return the run's time in Unix seconds."""
     return _CLOCK.get().unix_seconds()
 
 
 def monotonic() -> float:
-    """Seconds that never go back."""
+    """Return the run's time in seconds that never decrease."""
     return _CLOCK.get().monotonic()
 
 
 def sleep(seconds: float) -> None:
-    """Until so many have passed."""
+    """Sleep for so many seconds of the run's time."""
     _CLOCK.get().sleep(seconds)
 
 
@@ -87,7 +86,9 @@ def wait(
     until: str = futures.FIRST_COMPLETED,
     groups: Sequence[Sequence[Call]] = (),
 ) -> None:
-    """Until calls have ended, or for so long. until: as of `concurrent.futures.wait`. groups: of the calls;
-    where nothing is to be done before all of one have ended, or one has failed, a clock may say no earlier
-    that some have."""
+    """Wait until calls have ended, or for `seconds`. until: see `concurrent.futures.wait`.
+
+    groups: groups of the calls. If nothing can be done before all calls of one group have ended, or one
+    has failed, a clock may delay its return until then.
+    """
     _CLOCK.get().wait(calls, seconds=seconds, until=until, groups=groups)

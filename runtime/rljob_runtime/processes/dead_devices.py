@@ -1,15 +1,15 @@
-"""Which device workers have died: whom a run replaces, or what it says first when it has failed.
+"""Find the device workers that have died: a run replaces them, or names them first when it has failed.
 
-Called by `launch` and `recovery`. When a process is killed, those that were in a collective with it fail as
-well, often earlier than its death is noticed, and theirs are the errors that arrive.
+Called by `launch` and `recovery`. When a process is killed, those in a collective with it fail as well.
+Often their errors arrive before its death is noticed.
 """
 
 from rljob_runtime.processes.placement import Actors, Member
 
 
-def the_dead(actors: Actors) -> tuple[list[Member], list[str]]:
-    """Devices that have died, and of `feeder` and `reward-0` those that have, as far as that shows in a few
-    seconds."""
+def find_dead(actors: Actors) -> tuple[list[Member], list[str]]:
+    """Return the devices that have died, and the dead ones of `feeder` and `reward-0`, as far as this
+    can be seen within a few seconds."""
     named = actors.others
     died = actors.pool.workers.dead([*actors.devices, *named.values()])
     devices, others = died[: len(actors.members)], died[len(actors.members) :]
@@ -20,8 +20,8 @@ def the_dead(actors: Actors) -> tuple[list[Member], list[str]]:
 
 
 def dead_devices(actors: Actors) -> str:
-    """`device 1 (HOST), device 3 (HOST) died`, or "" where all that answer in time live."""
+    """Return `device 1 (HOST), device 3 (HOST) died`, or "" if all that answer in time are alive."""
     died = actors.pool.workers.dead(actors.devices)
-    dead = [member for member, its in zip(actors.members, died, strict=True) if its]
+    dead = [member for member, has_died in zip(actors.members, died, strict=True) if has_died]
     names = [f"device {m.role.rank} ({m.place.host})" for m in dead]
     return f"{', '.join(sorted(names))} died" if names else ""

@@ -1,7 +1,7 @@
-"""The device workers of a run, and the reservations of the nodes that they sit on.
+"""Manage the device workers of a run, and the reservations of their nodes.
 
-Called by `placement` at a run's start and by `elastic` when devices come and go. A node's reservation ends
-with its last device.
+Called by `placement` at a run's start and by `elastic` when devices join and leave. A node's reservation
+ends with its last device.
 """
 
 from collections.abc import Collection
@@ -15,8 +15,9 @@ from rljob_runtime.worker.device_role import DeviceRole
 
 @dataclass(slots=True, kw_only=True)
 class DevicePool:
-    """kind: class of the device workers. arguments: of each, around its role: those before it and the number
-    of threads. nodes: those that are reserved, or asked for."""
+    """The device workers' class, arguments and nodes. kind: class of the device workers. arguments:
+    those before the role, and the number of threads after it. nodes: those that are reserved or
+    requested."""
 
     workers: Workers
     per_node: int
@@ -25,17 +26,18 @@ class DevicePool:
     arguments: tuple[tuple[Any, ...], int] = ((), 1)
 
     def reserve(self, nodes: int) -> None:
-        """Reserve the first nodes. Raises WorkerError where there are none within the deadline."""
+        """Reserve the first nodes. Raises WorkerError if there are none within the deadline."""
         self.workers.reserve(nodes)
         self.nodes = set(range(nodes))
 
     def renew(self, nodes: Collection[int]) -> None:
-        """Reserve others in the places of those among these nodes that are lost."""
+        """Reserve replacements for the lost ones among these nodes."""
         for node in self.nodes.intersection(nodes):
             self.workers.renew(node)
 
     def hire(self, role: DeviceRole) -> Worker:
-        """A device worker in its role. It starts once its node is there; calls to it wait for that."""
+        """Return a device worker in its role. It starts once its node is available; calls to it wait
+        for that."""
         if role.node not in self.nodes:
             self.workers.ask_for(role.node)
             self.nodes.add(role.node)
@@ -46,14 +48,14 @@ class DevicePool:
         return self.workers.start(self.kind, *before, role, num_threads, home=home)
 
     def dismiss(self, worker: Worker, role: DeviceRole, *, staying: Collection[int]) -> None:
-        """End a device worker, and its node's reservation unless the node is among the staying."""
+        """End a device worker, and its node's reservation unless the node is among the staying ones."""
         self.workers.end(worker)
         if (
             role.node not in staying and role.node in self.nodes
-        ):  # several may leave one node at once
+        ):  # several may leave one node together
             self.nodes.discard(role.node)
             self.workers.release(role.node)
 
     def has_place(self, node: int) -> bool:
-        """Whether the node's devices are there."""
+        """Return whether the node's devices are available."""
         return self.workers.has_place(node)

@@ -1,4 +1,4 @@
-"""The role of every device of a job, and how the devices of a world start together.
+"""Define the role of every device of a job, and how the devices of a world start together.
 
 Called by `placement` for a run's first devices and by `elastic` for those that join.
 """
@@ -13,29 +13,31 @@ from rljob_runtime.worker.device_role import DeviceRole
 
 
 def device_roles(job: ResolvedJob) -> list[DeviceRole]:
-    """One role a device. Colocated: every device updates and generates; separated: one role each."""
+    """Return one role per device. Colocated: every device updates and generates; separated: each
+    device does one of both."""
     placement, accelerator = job.spec.placement, job.spec.accelerator
     return [role_of(job, rank) for rank in range(used_devices(placement, accelerator))]
 
 
 def role_of(job: ResolvedJob, rank: int) -> DeviceRole:
-    """The role of a device; one beyond those of the job's own count generates."""
+    """Return the role of a device; devices beyond the job's own number generate."""
     updating = job.spec.roles.update
     trains = rank < updating
-    together = job.spec.rollout.parallelism.model_devices
-    first = 0 if trains else rank - (rank - updating) % together
+    per_replica = job.spec.rollout.parallelism.model_devices
+    first = 0 if trains else rank - (rank - updating) % per_replica
     return DeviceRole(
         rank=rank,
         update_rank=rank if trains else None,
         num_updating=updating,
         generates=job.spec.placement.mode == "colocated" or not trains,
         node=rank // job.spec.accelerator.devices_per_node,
-        world=tuple(range(first, first + (updating if trains else together))),
+        world=tuple(range(first, first + (updating if trains else per_replica))),
     )
 
 
-def among(role: DeviceRole, training: Sequence[int]) -> DeviceRole:
-    """The role of a device that trains while these devices do, by number, itself among them."""
+def role_among(role: DeviceRole, training: Sequence[int]) -> DeviceRole:
+    """Return the role of a training device in a world of these devices, given by number and including
+    itself."""
     world = tuple(sorted(training))
     rank = world.index(role.rank)
     return replace(role, update_rank=rank, num_updating=len(world), world=world)
@@ -44,10 +46,13 @@ def among(role: DeviceRole, training: Sequence[int]) -> DeviceRole:
 def prepare(
     workers: Sequence[Any], roles: Sequence[DeviceRole], *, meet_seconds: float | None = None
 ) -> list[Any]:
-    """Pending calls that let whole worlds of devices meet and load their models; they end with a
-    DevicePlace each. A world meets once all of its devices are alive, and nothing here waits for that. roles:
-    may be other ones than the devices had before.
-    meet_seconds: how long one that comes waits for the others, who were alive; None: as for a stage."""
+    """Return pending calls that let full worlds of devices meet and load their models; each returns a
+    DevicePlace.
+
+    A world meets once all of its devices are alive; this function does not wait for that. roles: may
+    differ from the devices' earlier ones. meet_seconds: how long a device waits for the others, who were
+    alive; None: as long as for a stage.
+    """
     meetings: list[Any] = []
     for worker, role in zip(workers, roles, strict=True):
         if role.world_size == 1:

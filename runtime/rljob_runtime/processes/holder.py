@@ -1,7 +1,8 @@
-"""What outlives a run's driver on Ray: reservations, actors, ports, folders, what the driver keeps of itself.
+"""Hold what outlives a run's driver on Ray: reservations, actors, ports, folders, and the driver's saved
+state.
 
-In the process above it (`run.supervisor`), with whose Ray job all of it ends. A driver asks for it through a
-`Link`; a handle of Ray is the same in both processes.
+It runs in the process above the driver (`run.supervisor`), with whose Ray job everything ends. A driver
+calls it through a `Link`. Ray handles are valid in both processes.
 """
 
 import contextlib
@@ -25,15 +26,17 @@ if TYPE_CHECKING:
     from rljob_runtime.processes.reaper import Reaper
 
 NAME_SECONDS = 30.0
-"""Until Ray has let go of the name of an actor that was ended."""
+"""Time for Ray to release the name of an actor that was ended."""
 LOOK_SECONDS = 5.0
 
 
 class Holder:
-    """The end of the process above. request: what a driver is asked for. job: of the run. address: of Ray's
-    cluster, None: one of the run's own, started when the first driver asks for it. told: steps that drivers
-    have told. stops: how often the run was asked to stop. listening: whether the driver that lives hears
-    signals. facts: of the one that died last."""
+    """The supervisor's end of the link. request: the request that a driver runs. job: the job of the run.
+
+    address: that of Ray's cluster; None: a private Ray, started when the first driver requests it. told:
+    number of steps that drivers have reported. stops: how often the run was asked to stop. listening:
+    whether the current driver handles signals. facts: those of the driver that died last.
+    """
 
     def __init__(self, request: Any, job: ResolvedJob, address: str | None) -> None:
         self._request, self._job, self._address = request, job, address
@@ -55,51 +58,56 @@ class Holder:
         self._open.close()
 
     def serve(self, connection: Connection, ended: int) -> None:
-        """Answer a driver until it has ended, and what it said last is read. ended: file that tells of its
-        end."""
-        says = True
+        """Answer a driver until it has ended and its last message was read. ended: a file descriptor
+        that becomes readable at its end."""
+        is_open = True
         while True:
-            ready = wait([connection, ended] if says else [ended], LOOK_SECONDS)
-            if says and connection in ready:
-                says = self._heard(connection)
+            ready = wait([connection, ended] if is_open else [ended], LOOK_SECONDS)
+            if is_open and connection in ready:
+                is_open = self._handle_message(connection)
             elif ready:
                 return
             else:
                 self._watch()
 
-    def _heard(self, connection: Connection) -> bool:
-        """Do what the driver says next; False where it says no more, or was cut in the midst of a word."""
+    def _handle_message(self, connection: Connection) -> bool:
+        """Carry out the driver's next message. Returns False if there are no more, or if the message
+        was cut off."""
         try:
-            what, arguments = pickle.loads(connection.recv_bytes())  # noqa: S301 (a pipe of its own)
+            method, arguments = pickle.loads(connection.recv_bytes())  # noqa: S301 (a private pipe)
         except (EOFError, OSError):
             return False
-        if what == KEEP:
+        if method == KEEP:
             self._keep(*arguments)
         else:
             with contextlib.suppress(OSError):  # it died meanwhile
-                connection.send_bytes(dumps(_answer(getattr(self, what), *arguments)))
+                connection.send_bytes(dumps(_call(getattr(self, method), *arguments)))
         return True
 
     def request(self) -> Any:
-        """What a driver is asked for."""
+        """Return the request that a driver runs."""
         return self._request
 
     def kept(self) -> dict[str, bytes]:
-        """What drivers have kept."""
+        """Return the values that drivers have stored."""
         return self._kept
 
     def who_died(self) -> dict[str, Any]:
-        """Of the driver before, for the one that takes over; empty for the first."""
+        """Return facts about the previous driver, for the one that takes over; empty for the first
+        driver."""
         return self.facts
 
     def listens(self) -> int:
-        """The driver hears signals from now on; how often the run was asked to stop before."""
+        """Record that the driver handles signals from now on. Returns how often the run was asked to
+        stop before."""
         self.listening = True
         return self.stops
 
     def open(self) -> tuple[str, str, dict[str, str]]:
-        """Ray's address, the run's namespace there, and the environment that says how Ray authenticates;
-        connected, or started, once."""
+        """Connect to Ray, or start it, on the first call.
+
+        Returns Ray's address, the run's namespace there, and the environment for Ray's authentication.
+        """
         from rljob_runtime.processes.session import ray_session
 
         if self._session is None:
@@ -109,11 +117,13 @@ class Holder:
             import ray
 
             self._session = ray.get_runtime_context().gcs_address, namespace
-        how = {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH_")}
-        return *self._session, how
+        authentication = {
+            name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH_")
+        }
+        return *self._session, authentication
 
     def start(self, *described: Any) -> Any:
-        """An actor, which ends with this process. As `on_ray.start_actor`."""
+        """Start an actor that ends with this process; see `on_ray.start_actor`."""
         from rljob_runtime.processes.on_ray import start_actor
 
         deadline = time.monotonic() + NAME_SECONDS
@@ -127,40 +137,41 @@ class Holder:
                 time.sleep(0.1)
 
     def reserve(self, bundles: list[dict[str, float]]) -> "Reservation":
-        """Devices, likewise. As `on_ray.reserve`."""
+        """Reserve devices until this process ends; see `on_ray.reserve`."""
         from rljob_runtime.processes.on_ray import reserve
 
         self._groups.append(reserve(bundles))
         return self._groups[-1]
 
     def end_others(self, actors: Collection[Any], groups: Collection[Any]) -> None:
-        """End what the driver that takes over does not know, since the one before made it in its last
-        moments."""
+        """End actors and reservations that the current driver does not know, since its predecessor
+        created them just before its death."""
         from rljob_runtime.processes.on_ray import end_actor, give_back
 
-        stay = {actor._actor_id for actor in actors}
-        held = {group.id for group in groups}
-        for actor in [each for each in self._actors if each._actor_id not in stay]:
+        actor_ids = {actor._actor_id for actor in actors}
+        group_ids = {group.id for group in groups}
+        for actor in [each for each in self._actors if each._actor_id not in actor_ids]:
             end_actor(actor)
-        for group in [each for each in self._groups if each.id not in held]:
+        for group in [each for each in self._groups if each.id not in group_ids]:
             give_back(group)
-        self._actors = [each for each in self._actors if each._actor_id in stay]
-        self._groups = [each for each in self._groups if each.id in held]
+        self._actors = [each for each in self._actors if each._actor_id in actor_ids]
+        self._groups = [each for each in self._groups if each.id in group_ids]
 
     def hold_ports(self, count: int) -> list[int]:
-        """Free ones, see `HeldPorts`."""
+        """Hold free ports, see `HeldPorts`."""
         return [*self._open.enter_context(ReservedPorts(count))]
 
     def own_folder(self, kind: str) -> Path:
-        """A folder that goes with this process."""
+        """Create a folder that is removed with this process."""
         return self._open.enter_context(OwnedFolder(kind)).path
 
     def folder_for_all(self, path: Path, *, shared: bool) -> Folder:
-        """As that of `folders`: Ray keeps what travels as long as this process lives."""
+        """Make a folder available to all nodes; see `folders.folder_for_all`. Ray keeps the contents
+        as long as this process lives."""
         return folder_for_all(path, shared=shared)
 
     def watch(self) -> None:
-        """New processes belong to the run."""
+        """Register new processes as belonging to the run."""
         self._watch()
 
     def _watch(self) -> None:
@@ -172,10 +183,10 @@ class Holder:
         self.told = self.told if told is None else told
 
 
-def _answer(
+def _call(
     work: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[Any, Exception | None]:
-    """rljob's own errors as they are, others as what a worker failed of."""
+    """Return a function's result or its error: rljob's own errors unchanged, others as a WorkerFailed."""
     try:
         return work(*arguments, **named), None
     except RljobError as error:

@@ -1,4 +1,4 @@
-"""What a worker's process does without Ray: makes its object, then answers calls until nobody asks any more.
+"""Run a worker's process without Ray: create its object, then answer calls until the connection closes.
 
 Forked by `local_workers`.
 """
@@ -15,14 +15,14 @@ from typing import Any
 
 from rljob_runtime.children.forked_children import start_forking
 from rljob_runtime.errors import RljobError, WorkerFailed
-from rljob_runtime.processes.stop_signals import disregard
+from rljob_runtime.processes.stop_signals import ignore_stop_signals
 from rljob_runtime.processes.workers import Call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
-    """What a process begins with. name: as `ps` shows it. make: its object. output: where what it says
-    goes. forks: whether it has children of its own (`line_child`)."""
+class ProcessSpec:
+    """The settings of a process. name: as `ps` shows it. make: creates its object. output: file for
+    its output. forks: whether it starts child processes (`line_child`)."""
 
     name: str
     make: Callable[[], Any]
@@ -32,72 +32,73 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a call returned or raised."""
+class CallResult:
+    """The value that a call returned, or the error that it raised."""
 
     value: Any = None
     error: Exception | None = None
 
     def settle(self, call: Call) -> None:
-        """End the call with it."""
+        """End the call with this result."""
         if self.error is None:
             call.set_result(self.value)
         else:
             call.set_exception(self.error)
 
 
-def serve(connection: Connection, begun: Begun) -> None:
-    """Until the other end is closed; then the process ends with all its threads."""
-    disregard()
+def serve(connection: Connection, spec: ProcessSpec) -> None:
+    """Answer calls until the other end is closed; then end the process with all its threads."""
+    ignore_stop_signals()
     os.environ.clear()
-    os.environ.update(begun.environment)
+    os.environ.update(spec.environment)
     with contextlib.suppress(OSError):  # Linux
-        Path("/proc/self/comm").write_text(begun.name)
-    _write_into(begun.output)
-    if begun.forks:
+        Path("/proc/self/comm").write_text(spec.name)
+    _write_into(spec.output)
+    if spec.forks:
         start_forking()  # before its object starts threads
-    made, failure = None, None
+    worker, failure = None, None
     try:
-        made = begun.make()
+        worker = spec.make()
     except Exception as error:
-        failure = _told(error)
+        failure = _failure(error)
     try:
         while True:
             method, arguments = connection.recv()
-            connection.send_bytes(_bytes_of(failure or _answer(made, method, arguments)))
+            connection.send_bytes(_bytes_of(failure or _call(worker, method, arguments)))
     except (EOFError, ConnectionError):
         os._exit(0)
 
 
-def _answer(made: Any, method: str, arguments: tuple[Any, ...]) -> Answer:
+def _call(worker: Any, method: str, arguments: tuple[Any, ...]) -> CallResult:
     try:
-        return Answer(getattr(made, method)(*arguments))
+        return CallResult(getattr(worker, method)(*arguments))
     except Exception as error:
-        return _told(error)
+        return _failure(error)
 
 
-def _told(error: Exception) -> Answer:
-    """rljob's own errors as they are, others as what a worker failed of."""
+def _failure(error: Exception) -> CallResult:
+    """Return rljob's own errors unchanged, and others as a WorkerFailed."""
     traceback.print_exception(error)
-    return Answer(error=error if isinstance(error, RljobError) else WorkerFailed(error))
+    return CallResult(error=error if isinstance(error, RljobError) else WorkerFailed(error))
 
 
-def _bytes_of(answer: Answer) -> bytes:
-    """As the driver can read it; what cannot be sent is told in words."""
+def _bytes_of(result: CallResult) -> bytes:
+    """Pickle the result so that the driver can read it. Errors that cannot be pickled are replaced by
+    their text."""
     try:
-        made = pickle.dumps(answer)
-        if answer.error is not None:
-            pickle.loads(made)  # noqa: S301 (as made above)
+        pickled = pickle.dumps(result)
+        if result.error is not None:
+            pickle.loads(pickled)  # noqa: S301 (pickled above)
     except Exception as error:
-        inner = answer.error or error
-        told = RuntimeError(f"{type(inner).__name__}: {inner}")
-        return pickle.dumps(Answer(error=WorkerFailed(told)))
-    return made
+        inner = result.error or error
+        described = RuntimeError(f"{type(inner).__name__}: {inner}")
+        return pickle.dumps(CallResult(error=WorkerFailed(described)))
+    return pickled
 
 
 def _write_into(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    end = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(end, 1)
-    os.dup2(end, 2)
-    os.close(end)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)

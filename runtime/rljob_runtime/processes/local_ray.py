@@ -1,9 +1,9 @@
-"""Ray on one machine, without the processes that a run there asks nothing.
+"""Start Ray on one machine, without the processes that a run there does not need.
 
-Called by `session`. By itself Ray starts an autoscaler's monitor, a log monitor and a dashboard with an
-agent, each of which imports Ray and more. There are no machines to add, workers' output stays in its files
-and the dashboard is off, but Ray has no option for that: names within it, whose version is pinned, stand for
-others while it is started.
+Called by `session`. By default Ray starts an autoscaler's monitor, a log monitor and a dashboard with an
+agent, each of which imports Ray and more. Here there are no machines to add, workers' output stays in its
+files, and the dashboard is off. Ray has no options for this, so names inside Ray, whose version is
+pinned, are replaced while it starts.
 """
 
 import contextlib
@@ -31,37 +31,38 @@ PORTS: tuple[str, ...] = (
     RAYLET.DASHBOARD_AGENT_LISTEN_PORT_NAME,
 )
 START_SECONDS = 240.0
-"""Until the node has told Ray that it is there. Ray alone waits 30 s, which a busy machine exceeds."""
+"""Deadline for the node to register with Ray. Ray's own limit is 30 s, which a busy machine exceeds."""
 
 
 def start_ray(**options: Any) -> None:
-    """`ray.init` of a Ray of its own. Raises WorkerError where it does not start in time."""
+    """Start a private Ray with `ray.init`. Raises WorkerError if it does not start in time."""
     _make_token()
     lean = functools.partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
     with (
-        _instead(parameter, "RayParams", lean),
-        _instead(node.Node, "start_api_server", lambda *_, **__: None),
-        _instead(services, PYTHON, functools.partial(_python, getattr(services, PYTHON))),
-        _instead(services, "get_node", functools.partial(node_info, services.get_node)),
+        _replaced(parameter, "RayParams", lean),
+        _replaced(node.Node, "start_api_server", lambda *_, **__: None),
+        _replaced(services, PYTHON, functools.partial(_python_command, getattr(services, PYTHON))),
+        _replaced(services, "get_node", functools.partial(wait_for_node_info, services.get_node)),
     ):
         ray.init(address="local", include_dashboard=False, **options)
 
 
 def _make_token() -> None:
-    """A token for this Ray alone. Ray would write one to ~/.ray/auth_token, which all users of the machine
-    read."""
-    given = os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
-    if not given and os.environ.get("RAY_AUTH_MODE") != "disabled":
+    """Create a token for this Ray alone. Ray would write one to ~/.ray/auth_token, which all runs of
+    this user share."""
+    configured = os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+    if not configured and os.environ.get("RAY_AUTH_MODE") != "disabled":
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         RAYLET.AuthenticationTokenLoader.instance().reset_cache()
 
 
-def node_info(usual: Callable[..., Any], *of_node: Any) -> Any:
-    """What Ray knows of a node, once that has come up. usual: Ray's function for it."""
+def wait_for_node_info(original_function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return Ray's information on a node, once the node has come up. original_function: Ray's function
+    for it."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
-            return usual(*of_node)
+            return original_function(*arguments)
         except RuntimeError as error:
             if time.monotonic() > deadline:
                 raise WorkerError(
@@ -71,21 +72,21 @@ def node_info(usual: Callable[..., Any], *of_node: Any) -> Any:
             time.sleep(0.1)
 
 
-def _python(
-    usual: Callable[..., list[str]], component: str, *others: Any, **named: Any
+def _python_command(
+    original_function: Callable[..., list[str]], component: str, *others: Any, **named: Any
 ) -> list[str]:
-    """The first words of a component's command; its script and arguments follow."""
+    """Return the first words of a component's command; its script and arguments follow."""
     if component != ray_constants.PROCESS_TYPE_DASHBOARD_AGENT:
-        return usual(component, *others, **named)
+        return original_function(component, *others, **named)
     return [sys.executable, "-IS", str(QUIET_AGENT), ",".join(PORTS)]
 
 
 @contextlib.contextmanager
-def _instead(place: Any, name: str, other: Any) -> Iterator[None]:
-    """place.name is the other one for the time being."""
-    own = getattr(place, name)
-    setattr(place, name, other)
+def _replaced(target: Any, name: str, replacement: Any) -> Iterator[None]:
+    """Replace target.name within the context."""
+    original = getattr(target, name)
+    setattr(target, name, replacement)
     try:
         yield
     finally:
-        setattr(place, name, own)
+        setattr(target, name, original)

@@ -1,7 +1,7 @@
-"""A run's workers as processes of this machine, forked from one that has torch in memory already.
+"""Run workers as processes of this machine, forked from one that has already imported torch.
 
-Made by `launch` for `rljob run --local`. There is no Ray: nothing to place, one machine, and a worker
-starts in milliseconds.
+Created by `launch` for `rljob run --local`. There is no Ray and nothing to place, and a worker starts in
+milliseconds.
 """
 
 import contextlib
@@ -24,29 +24,30 @@ from typing import Any, Self
 
 from rljob_runtime.dock.ports import ReservedPorts
 from rljob_runtime.errors import WorkerFailed
-from rljob_runtime.processes.local_process import Answer, Begun, serve
-from rljob_runtime.processes.stop_signals import held_back
+from rljob_runtime.processes.local_process import CallResult, ProcessSpec, serve
+from rljob_runtime.processes.stop_signals import blocked_stop_signals
 from rljob_runtime.processes.workers import Anywhere, Call, Home, Worker
 
 FORKSERVER = multiprocessing.get_context("forkserver")
 END_SECONDS = 5.0
 NOTICE_SECONDS = 1.0
-"""How long a death is given to show."""
+"""How long a death may take to be noticed."""
 SAME_BLOW_SECONDS = 0.1
-"""How long after one death those of the same moment are given."""
+"""How long to wait after one death for others with the same cause."""
 
 
 def start_forkserver() -> None:
-    """The process that all workers are forked from; one for all runs of this process, and no run's own."""
+    """Start the process that all workers are forked from. It serves all runs of this process and
+    belongs to none of them."""
     FORKSERVER.set_forkserver_preload(["rljob_runtime.processes.preloaded"])
-    multiprocessing.resource_tracker.ensure_running()  # whose start would let go what is held back
-    with held_back():  # until it disregards them
+    multiprocessing.resource_tracker.ensure_running()  # its start would unblock the signals
+    with blocked_stop_signals():  # until it ignores them
         multiprocessing.forkserver.ensure_running()
 
 
 @dataclass(slots=True, kw_only=True)
 class LocalWorkers(Anywhere):
-    """Processes of one run, which end with the context. folder: where they write what they say."""
+    """The processes of one run, which end with the context. folder: for the files with their output."""
 
     folder: Path
     host: str = "127.0.0.1"
@@ -77,21 +78,21 @@ class LocalWorkers(Anywhere):
         **named: Any,
     ) -> Worker:
         name = name or kind.__name__
-        called = f"{next(self._numbers):02d}-{name}"
-        begun = Begun(
+        numbered_name = f"{next(self._numbers):02d}-{name}"
+        spec = ProcessSpec(
             name=name,
             make=partial(kind, *arguments, **named),
-            output=self.folder / f"{called}.log",
+            output=self.folder / f"{numbered_name}.log",
             environment=dict(os.environ),
             forks=getattr(kind, "has_children", False),
         )
-        worker = LocalWorker(begun, called, restarts=restarts)
+        worker = LocalWorker(spec, numbered_name, restarts=restarts)
         self.started.append(worker)
         return worker
 
     def end(self, worker: Any) -> None:
         worker.end()
-        if worker in self.started:  # whose files are closed once nobody knows it any more
+        if worker in self.started:  # its files are closed once it has no more references
             self.started.remove(worker)
 
     def dead(self, workers: Sequence[Any]) -> list[bool]:
@@ -103,13 +104,13 @@ class LocalWorkers(Anywhere):
 
 
 class LocalWorker:
-    """A process and the calls that it owes. One call at a time is with it, the others wait here."""
+    """A process and its pending calls. One call at a time is sent to it; the others wait here."""
 
-    def __init__(self, begun: Begun, name: str, *, restarts: bool) -> None:
-        self._begun, self._name, self._restarts = begun, name, restarts
+    def __init__(self, spec: ProcessSpec, name: str, *, restarts: bool) -> None:
+        self._spec, self._name, self._restarts = spec, name, restarts
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Call, str, tuple[Any, ...]]] = deque()
-        self._now: Call | None = None
+        self._current: Call | None = None
         self._ended = False
         self.has_died = False
         self._start()
@@ -119,28 +120,32 @@ class LocalWorker:
             raise AttributeError(name)
 
         def call(*arguments: Any) -> Call:
-            made: Call = Future()
-            first = [each for each in arguments if isinstance(each, Future)]
-            _after(first, made, lambda: self._put(made, name, tuple(map(_value, arguments))))
-            return made
+            pending: Call = Future()
+            dependencies = [each for each in arguments if isinstance(each, Future)]
+            _after(
+                dependencies,
+                pending,
+                lambda: self._put(pending, name, tuple(map(_value, arguments))),
+            )
+            return pending
 
         return call
 
     def end(self) -> None:
-        """Kill it; what it owes fails."""
-        with self._lock:  # which whoever starts it again has until it has started
+        """Kill the process; its pending calls fail."""
+        with self._lock:  # a restart holds it until the process has started
             self._ended = True
             self._process.kill()
         self._process.join(END_SECONDS)
 
     def _start(self) -> None:
-        self._connection, theirs = FORKSERVER.Pipe()
+        self._connection, child_end = FORKSERVER.Pipe()
         process: ForkServerProcess = FORKSERVER.Process(
-            target=serve, args=(theirs, self._begun), name=self._name, daemon=False
+            target=serve, args=(child_end, self._spec), name=self._name, daemon=False
         )
         process.start()
         self._process = process
-        theirs.close()
+        child_end.close()
         listening = partial(self._listen, self._connection, self._process)
         threading.Thread(target=listening, name=f"calls-of-{self._name}", daemon=True).start()
 
@@ -150,37 +155,37 @@ class LocalWorker:
             self._send()
 
     def _send(self) -> None:
-        """The next call, if there is one and the process is free. With the lock."""
+        """Send the next call, if there is one and the process is free. The lock must be held."""
         if self.has_died:
             while self._waiting:
                 self._waiting.popleft()[0].set_exception(self._death())
-        elif self._waiting and self._now is None:
-            self._now, method, arguments = self._waiting.popleft()
-            with contextlib.suppress(OSError):  # it died: the listener hears of it
+        elif self._waiting and self._current is None:
+            self._current, method, arguments = self._waiting.popleft()
+            with contextlib.suppress(OSError):  # it died: the listener notices
                 self._connection.send((method, arguments))
 
     def _listen(self, connection: Connection, process: ForkServerProcess) -> None:
-        """Until the process ends, which may be before the first call."""
+        """Receive results until the process ends, which may be before the first call."""
         try:
             while True:
-                answer: Answer = connection.recv()
+                result: CallResult = connection.recv()
                 with self._lock:
-                    call, self._now = self._now, None
+                    call, self._current = self._current, None
                     self._send()
                 assert call is not None, f"{self._name} answers, and nobody asked"
-                answer.settle(call)
+                result.settle(call)
         except (EOFError, OSError):
-            self._gone(process)
+            self._handle_end(process)
 
-    def _gone(self, process: ForkServerProcess) -> None:
+    def _handle_end(self, process: ForkServerProcess) -> None:
         process.join(END_SECONDS)
         with self._lock:
-            lost, self._now = self._now, None
+            lost, self._current = self._current, None
             again = self._restarts and not self._ended
             if again:
                 try:
                     self._start()
-                except (OSError, EOFError):  # who forks is gone: the run ends
+                except (OSError, EOFError):  # the forkserver has ended: the run ends
                     again = False
             self.has_died = not again
             self._send()
@@ -190,12 +195,13 @@ class LocalWorker:
     def _death(self) -> WorkerFailed:
         code = self._process.exitcode
         return WorkerFailed(
-            ProcessLookupError(f"{self._name} died with exit code {code}; see {self._begun.output}")
+            ProcessLookupError(f"{self._name} died with exit code {code}; see {self._spec.output}")
         )
 
 
-def _after(calls: Sequence[Call], made: Call, go: Callable[[], None]) -> None:
-    """`go` once all calls have ended; the first that failed fails what was to be made of them."""
+def _after(calls: Sequence[Call], dependent: Call, go: Callable[[], None]) -> None:
+    """Call `go` once all calls have ended. If some failed, the first one's error fails the dependent
+    call instead."""
     left, lock = len(calls), threading.Lock()
     if not left:
         go()
@@ -206,7 +212,7 @@ def _after(calls: Sequence[Call], made: Call, go: Callable[[], None]) -> None:
             left -= 1
             last = not left
         if last and (failed := next((e for c in calls if (e := c.exception())), None)):
-            made.set_exception(failed)
+            dependent.set_exception(failed)
         elif last:
             go()
 

@@ -1,8 +1,8 @@
-"""A run's workers as actors of Ray, which places them, supervises them and starts them again.
+"""Run workers as actors of Ray, which places, supervises and restarts them.
 
-Made by `launch` within Ray's session. Every actor asks for 0 CPUs, so that a small machine never waits for a
-reservation that cannot be met; devices are what is reserved: a placement group with a bundle for each
-device of a node.
+Created by `launch` within Ray's session. Every actor requests 0 CPUs, so that a small machine never waits
+for a reservation that cannot be met. Devices are reserved: each node has a placement group with a bundle
+for each of its devices.
 """
 
 import time
@@ -27,53 +27,55 @@ from rljob_runtime.processes.workers import Call, Home, Worker
 
 PLACEMENT_DEADLINE_SECONDS = 120.0
 MOVE_SECONDS = 5.0
-"""How long a node that is free takes to be reserved."""
+"""How long a free node may take to be reserved."""
 NOTICE_SECONDS = 5.0
-"""How long Ray is given to notice a death; workers that live but are busy use it up where nobody died."""
+"""How long Ray may take to notice a death. If none died, living but busy workers use it up."""
 SAME_BLOW_SECONDS = 0.3
-"""How long after one death those of the same moment are given."""
+"""How long to wait after one death for others with the same cause."""
 
 
 Reservation: TypeAlias = PlacementGroup
 
 
 def reserve(bundles: list[dict[str, float]]) -> Reservation:
-    """Begin to reserve bundles of resources of one node. It ends with this process, or `give_back`."""
+    """Begin to reserve bundles of resources on one node. The reservation ends with this process, or by
+    `give_back`."""
     return placement_group(bundles, strategy="STRICT_PACK")
 
 
 def give_back(group: Reservation) -> None:
-    """End a reservation."""
+    """End a reservation of resources."""
     remove_placement_group(group)
 
 
 def start_actor(
     kind: type, options: dict[str, Any], arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> Any:
-    """Begin to start an actor of this class; its handle. It ends with this process, or `end_actor`."""
+    """Begin to start an actor of this class and return its handle. It ends with this process, or by
+    `end_actor`."""
     return ray.remote(kind).options(**options).remote(*arguments, **named)
 
 
 def end_actor(actor: Any) -> None:
-    """At once, whatever it does."""
+    """Kill the actor immediately, whatever it does."""
     ray.kill(actor)
 
 
-class Maker(Protocol):
-    """Whose actors and reservations they are: they end with it."""
+class ActorOwner(Protocol):
+    """The process that owns actors and reservations: they end with it."""
 
     def start(self, *described: Any) -> Any:
-        """As `start_actor`."""
+        """Start an actor; see `start_actor`."""
 
     def reserve(self, bundles: list[dict[str, float]]) -> Reservation:
-        """As `reserve`."""
+        """Reserve bundles of resources; see the function `reserve`."""
 
     def hold_ports(self, count: int) -> list[int]:
-        """As `Workers` do."""
+        """Hold free ports; see `Workers.hold_ports`."""
 
 
-class Here:
-    """This process."""
+class ThisProcess:
+    """Ownership of actors and reservations by this process."""
 
     start = staticmethod(start_actor)
     reserve = staticmethod(reserve)
@@ -87,7 +89,7 @@ class Here:
 
 
 class RayWorker:
-    """An actor. group: the reservation that it was begun in."""
+    """A worker that is a Ray actor. group: the reservation that it was started in."""
 
     def __init__(self, actor: Any, group: Reservation | None = None) -> None:
         self.actor, self.group = actor, group
@@ -98,36 +100,36 @@ class RayWorker:
         method = getattr(self.actor, name)
 
         def call(*arguments: Any) -> Call:
-            given = [each.reference if isinstance(each, _Call) else each for each in arguments]
-            return _Call(method.remote(*given))
+            passed = [each.reference if isinstance(each, _RayCall) else each for each in arguments]
+            return _RayCall(method.remote(*passed))
 
         return call
 
 
 @dataclass(slots=True, kw_only=True)
 class RayWorkers:
-    """Actors of this session. per_node: devices of a node. resource: Ray's name of a device. groups: the
-    reservation of each node. left: those that nothing may come back to. maker: whose all are; another driver
-    that takes over has its own."""
+    """The actors of this session. per_node: devices of a node. resource: Ray's name of a device.
+    groups: the reservation of each node. retired_groups: reservations that are not used for new
+    workers. owner: the process that owns all of them; another driver that takes over has its own."""
 
     per_node: int
     resource: str
     may_move: bool = True
     groups: dict[int, Reservation] = field(default_factory=dict)
-    left: list[Reservation] = field(default_factory=list)
-    maker: Maker = field(default_factory=Here)
+    retired_groups: list[Reservation] = field(default_factory=list)
+    owner: ActorOwner = field(default_factory=ThisProcess)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.per_node, self.resource, self.may_move, self.groups, self.left
+        return self.per_node, self.resource, self.may_move, self.groups, self.retired_groups
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.per_node, self.resource, self.may_move, self.groups, self.left = state
-        self.maker = Here()
+        self.per_node, self.resource, self.may_move, self.groups, self.retired_groups = state
+        self.owner = ThisProcess()
 
-    def held(self, nodes: Collection[int]) -> list[Reservation]:
-        """All reservations that stay, where no others than these nodes are used; the others are given up."""
+    def retain_nodes(self, nodes: Collection[int]) -> list[Reservation]:
+        """Return all remaining reservations if only these nodes are used; forget those of other nodes."""
         self.groups = {node: group for node, group in self.groups.items() if node in nodes}
-        return [*self.groups.values(), *self.left]
+        return [*self.groups.values(), *self.retired_groups]
 
     @property
     def host(self) -> str:
@@ -149,17 +151,20 @@ class RayWorkers:
 
     def ask_for(self, node: int) -> None:
         bundles: list[dict[str, float]] = [{self.resource: 1}] * self.per_node
-        self.groups[node] = self.maker.reserve(bundles)
+        self.groups[node] = self.owner.reserve(bundles)
 
     def renew(self, node: int) -> None:
-        """A reservation that has lost its node is given up: Ray's server would try to place it again without
-        a pause, as long as none is free, and take what processor time there is; a new one it tries with
-        pauses (ray-project/ray, pull request 65970)."""
+        """Replace the reservation of a lost node.
+
+        Ray's server would try to place the old one again without a pause while no node is free, and use
+        all available processor time. It tries a new one with pauses (ray-project/ray, pull request
+        65970).
+        """
         if _lost(self.groups[node]):
             self.release(node)
             self.ask_for(node)
-        for group in [group for group in self.left if _lost(group)]:
-            self.left.remove(group)
+        for group in [group for group in self.retired_groups if _lost(group)]:
+            self.retired_groups.remove(group)
             give_back(group)
 
     def has_place(self, node: int) -> bool:
@@ -169,7 +174,7 @@ class RayWorkers:
         before = self.groups[node]
         self.ask_for(node)
         if self.groups[node].wait(MOVE_SECONDS):
-            self.left.append(before)
+            self.retired_groups.append(before)
             return True
         self.release(node)
         self.groups[node] = before
@@ -181,7 +186,7 @@ class RayWorkers:
     def on_device(self, node: int, number: int) -> Home:
         return {"resources": {self.resource: 1}, **self._in_bundle(node, number)}
 
-    def beside(self, node: int | None) -> Home:
+    def on_reserved_node(self, node: int | None) -> Home:
         return {} if node is None else self._in_bundle(node, 0)
 
     def near(self, node: int) -> Home:
@@ -192,7 +197,7 @@ class RayWorkers:
         return warehouse_homes(warehouses, spread=spread)
 
     def hold_ports(self, count: int) -> list[int]:
-        return self.maker.hold_ports(count)
+        return self.owner.hold_ports(count)
 
     def start(
         self,
@@ -207,7 +212,7 @@ class RayWorkers:
         options |= {"name": name} if name else {}
         options |= {"max_restarts": -1} if restarts else {}
         group = getattr(home.get("scheduling_strategy"), "placement_group", None)
-        return RayWorker(self.maker.start(kind, options, arguments, named), group)
+        return RayWorker(self.owner.start(kind, options, arguments, named), group)
 
     def end(self, worker: Any) -> None:
         end_actor(worker.actor)
@@ -217,10 +222,10 @@ class RayWorkers:
         died, pending, deadline = set[Any](), calls, time.monotonic() + NOTICE_SECONDS
         while pending and time.monotonic() < deadline:
             ended, pending = ray.wait(pending, num_returns=len(pending), timeout=SAME_BLOW_SECONDS)
-            found = {call for call in ended if _has_died(call)}
-            if died and not found:
+            newly_died = {call for call in ended if _has_died(call)}
+            if died and not newly_died:
                 break
-            died |= found
+            died |= newly_died
         return [call in died for call in calls]
 
     def has_reservation(self, worker: Any) -> bool:
@@ -237,28 +242,29 @@ def _state(group: Reservation) -> str:
 
 
 def _lost(group: Reservation) -> bool:
-    """Without its node, or given up by a driver that died before it could tell the next one."""
+    """Return whether the reservation has lost its node, or was removed by a driver that died before it
+    could report this."""
     return _state(group) in ("RESCHEDULING", "REMOVED")
 
 
-class _Call(Future[Any]):
-    """The future of a reference to a result. Holds the reference: Ray drops what nobody holds."""
+class _RayCall(Future[Any]):
+    """The future of a Ray reference. It holds the reference, since Ray drops results without one."""
 
     def __init__(self, reference: Any) -> None:
         super().__init__()
         self.reference = reference
         reference.future().add_done_callback(self._ended)
 
-    def _ended(self, theirs: Future[Any]) -> None:
-        error = theirs.exception(timeout=0)
+    def _ended(self, ray_future: Future[Any]) -> None:
+        error = ray_future.exception(timeout=0)
         if error is None:
-            self.set_result(theirs.result(timeout=0))
+            self.set_result(ray_future.result(timeout=0))
         else:
-            self.set_exception(_of_rljob(error))
+            self.set_exception(_unwrapped(error))
 
 
-def _of_rljob(error: BaseException) -> BaseException:
-    """What a worker raised, without Ray's frames around it. rljob's own errors are themselves."""
+def _unwrapped(error: BaseException) -> BaseException:
+    """Return what a worker raised, without Ray's wrapping. rljob's own errors stay unchanged."""
     cause = getattr(error, "cause", None)
     inner = cause if isinstance(cause, Exception) else error
     if isinstance(inner, RljobError):

@@ -1,8 +1,9 @@
-"""From topology to processes: which actors a run has, where they sit, and their addresses.
+"""Start the actors of a run from its topology: which actors there are, where they run, and their
+addresses.
 
-Called by `launch`; the driver then talks to the `Actors` alone. On a cluster, warehouses go to the pods that
-are theirs, one each, and a controller goes to the node of its state's first worker. With separated placement
-nothing else sits where devices may leave.
+Called by `launch`; the driver then uses only the `Actors`. On a cluster, warehouses go to the pods
+reserved for them, one each, and a controller goes to the node of its state's first worker. With separated
+placement, no other actors run where devices may leave.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -21,7 +22,7 @@ from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.processes.actors.addresses import (
     UNKNOWN,
     LiveAddress,
-    Servers,
+    ServerAddresses,
     controller_name,
     warehouse_name,
 )
@@ -37,12 +38,12 @@ from rljob_runtime.samples.flow import INFERENCE_STATES, TRAINING_STATES, state_
 from rljob_runtime.worker.device_role import DeviceRole
 
 MEETING_SECONDS = 90.0
-"""For a meeting of processes that may still be waiting for one that failed."""
+"""Deadline for a meeting of processes that may still be waiting for one that failed."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A device of the run: what it does, its process, and where that is."""
+    """A device of the run: its role, its process, and its location."""
 
     role: DeviceRole
     worker: Worker
@@ -51,10 +52,9 @@ class Member:
 
 @dataclass(slots=True, kw_only=True)
 class Actors:
-    """The workers of a run. members: the devices; those that generate may come and go. left_out: devices that
-    train, when they have a place again; their nodes are theirs. begin: starts a feeder or a reward worker,
-    beside devices of other nodes than these where there are any.
-    """
+    """The workers of a run. members: the devices; those that generate may join and leave. left_out:
+    training devices that wait for a place; they keep their nodes. begin: starts a feeder or a reward
+    worker, on a node other than the given ones where possible."""
 
     members: list[Member]
     pool: DevicePool
@@ -68,38 +68,39 @@ class Actors:
 
     @property
     def devices(self) -> list[Worker]:
-        """All device workers."""
+        """Return the workers of all devices."""
         return [member.worker for member in self.members]
 
     @property
     def others(self) -> dict[str, Worker]:
-        """The workers without a device that a batch needs, by name: the feeder and the reward workers."""
+        """Return the workers without a device that a batch needs, by name: the feeder and the reward
+        workers."""
         rewards = {f"reward-{number}": worker for number, worker in enumerate(self.rewards)}
         return {"feeder": self.feeder} | rewards
 
     def updating(self) -> list[Worker]:
-        """Device workers with the update state, by update rank."""
+        """Return the device workers with the update state, by update rank."""
         return [member.worker for member in self.update_members()]
 
     def update_members(self) -> list[Member]:
-        """Devices with the update state, by update rank."""
+        """Return the devices with the update state, by update rank."""
         members = [m for m in self.members if m.role.update_rank is not None]
         return sorted(members, key=lambda member: member.role.rank)
 
     def rollout_members(self) -> list[Member]:
-        """Devices with the generate state, in order; the last ones leave first."""
+        """Return the devices with the generate state, in order; the last ones leave first."""
         members = [member for member in self.members if member.role.generates]
         return sorted(members, key=lambda member: member.role.rank)
 
     def generating(self) -> list[Worker]:
-        """Device workers with the generate state, in order."""
+        """Return the device workers with the generate state, in order."""
         return [member.worker for member in self.rollout_members()]
 
     def meet(self) -> None:
-        """Let the devices that give weights and those that take them form a group of now.
+        """Form a new group of the devices that send weights and those that receive them.
 
-        Colocated, a device is its own source. All leave the group of before first: who still waits there, for
-        one that has died, comes late to the next. Raises RljobError.
+        Colocated, a device is its own source. All devices leave the previous group first: one that still
+        waits there, for a device that has died, comes late to the next. Raises RljobError.
         """
         takers = [m.worker for m in self.rollout_members() if m.role.update_rank is None]
         if not takers:
@@ -114,30 +115,30 @@ class Actors:
         answers("weight sync", calls, seconds=MEETING_SECONDS)
 
 
-def place(
+def place_workers(
     job: ResolvedJob,
     workers: Workers,
     *,
     models: dict[str, Folder],
-    kept: Path | None,
+    logprob_dir: Path | None,
     base_dir: Path,
     dock_directory: Path,
     run: DockAddress,
     num_threads: int,
 ) -> Actors:
-    """Start every worker and wait until each answers. Raises WorkerError naming who does not.
+    """Start every worker and wait until each answers. Raises WorkerError naming those that do not.
 
-    workers: where. models: directories by name. kept: folder of the reference's log-probs, None
-    without. dock_directory: where warehouses put their sockets, on whatever machine they are. run: the
-    run's token and switchboard; the dock's servers are not there yet.
+    workers: starts the processes. models: directories by name. logprob_dir: folder of the reference's
+    log-probs, or None. dock_directory: for the warehouses' sockets, on each of their machines. run: the
+    run's token and switchboard; it has no dock servers yet.
     """
     graph = state_graph(job.spec)
     pool = DevicePool(workers=workers, per_node=job.spec.accelerator.devices_per_node)
     pool.reserve(num_nodes(job.spec.placement, job.spec.accelerator))
     roles = device_roles(job)
     nodes = controller_nodes(roles)
-    lasting = lasting_of(job)
-    home = lasting[0] or 0  # of whoever has no device: where the run's volumes are
+    lasting = lasting_nodes_of(job)
+    home = lasting[0] or 0  # for workers without a device: the node with the run's volumes
     near = {state: nodes.get(state, home) for state in graph.names}
     ports = workers.hold_ports(job.spec.dock.warehouses + len(graph.names))
     warehouses, controllers, dock = _start_dock(
@@ -146,7 +147,7 @@ def place(
     job_json = job.model_dump_json(by_alias=True)
     address = LiveAddress.of(dock, may_move=workers.may_move)
     shared = (job_json, models["policy"], base_dir, address)
-    pool.arguments = ((job_json, models, address, kept, base_dir), num_threads)
+    pool.arguments = ((job_json, models, address, logprob_dir, base_dir), num_threads)
     devices = [pool.hire(role) for role in roles]
     begin = partial(_begin, workers, shared, [node or 0 for node in lasting])
     feeder = begin(PromptFeeder)
@@ -154,8 +155,8 @@ def place(
     places = answers("device worker", prepare(devices, roles))
     actors = Actors(
         members=[
-            Member(role=role, worker=worker, place=where)
-            for role, worker, where in zip(roles, devices, places, strict=True)
+            Member(role=role, worker=worker, place=place)
+            for role, worker, place in zip(roles, devices, places, strict=True)
         ],
         pool=pool,
         feeder=feeder,
@@ -176,14 +177,15 @@ def _begin(
     kind: type,
     left: Collection[int] = (),
 ) -> Worker:
-    """A process without a device, of which a run has one, on the first of these nodes that was not left."""
+    """Start a process without a device, of which a run has one, on the first of these nodes that was
+    not left."""
     number = () if kind is PromptFeeder else (0,)
     node = next((node for node in nodes if node not in left), nodes[0])
-    return workers.start(kind, *shared, *number, home=workers.beside(node))
+    return workers.start(kind, *shared, *number, home=workers.on_reserved_node(node))
 
 
 def controller_nodes(roles: list[DeviceRole]) -> dict[str, int]:
-    """The node of each state's first worker; states that are not named have no device."""
+    """Return the node of each state's first worker; states that are missing have no device."""
     updating = next(role.node for role in roles if role.update_rank == 0)
     generating = next(role.node for role in roles if role.generates)
     return {"generate": generating} | dict.fromkeys(
@@ -191,8 +193,8 @@ def controller_nodes(roles: list[DeviceRole]) -> dict[str, int]:
     )
 
 
-def lasting_of(job: ResolvedJob) -> list[int | None]:
-    """Nodes for what must outlive any rollout device; None: any node."""
+def lasting_nodes_of(job: ResolvedJob) -> list[int | None]:
+    """Return the nodes for workers that must outlive any rollout device; None: any node."""
     if job.spec.placement.mode == "colocated":
         return [None]
     return [*range(lasting_nodes(job.spec.placement, job.spec.accelerator))]
@@ -208,7 +210,7 @@ def _start_dock(
     directory: Path,
     ports: list[int],
 ) -> tuple[list[Worker], dict[str, Worker], DockAddress]:
-    """Warehouses first, then one controller a state, told where the warehouses are."""
+    """Start the warehouses, then one controller per state with the addresses of the warehouses."""
     settings = job.spec.dock
     sockets = None if settings.shared_memory == "none" else str(directory)
     twice, may_leave = settings.replicas == 2, fewest_replicas(job.spec) is not None
@@ -216,11 +218,12 @@ def _start_dock(
     homes = workers.warehouse_homes(settings.warehouses, spread=spread)
     unasked = [UNKNOWN if workers.may_move else (workers.host, port) for port in ports]
     names = [warehouse_name(index) for index in range(settings.warehouses)]
-    others = Servers(dict(zip(names, unasked, strict=False)), workers.may_move)
+    others = ServerAddresses(dict(zip(names, unasked, strict=False)), workers.may_move)
 
     def near_to(node: int | None) -> Home:
-        """In no reservation: servers outlive the one of a lost node."""
-        return workers.beside(None) if node is None else workers.near(node)
+        """Return a home outside of any reservation, since servers outlive the reservation of a lost
+        node."""
+        return workers.on_reserved_node(None) if node is None else workers.near(node)
 
     def home(index: int) -> Home:
         return homes[index] if homes else near_to(lasting[index % len(lasting)])
@@ -251,7 +254,7 @@ def _start_dock(
             restarts=True,
             state=state,
             graph=graph.to_json(),
-            warehouses=Servers(dict(zip(names, addresses, strict=True)), workers.may_move),
+            warehouses=ServerAddresses(dict(zip(names, addresses, strict=True)), workers.may_move),
             lease_seconds=settings.lease_seconds,
             shared_directory=sockets,
             run=run.to_json(),

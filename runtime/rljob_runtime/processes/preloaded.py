@@ -1,12 +1,14 @@
-"""What the process that workers are forked from imports, so that none of them does. Named by `local_workers`.
+"""Import what workers need in the process that they are forked from, so that no worker imports it. Named
+by `local_workers`.
 
-What is there is frozen: a worker that collects garbage would look at all of it, and so copy its memory.
+The imported objects are frozen: garbage collection in a worker would otherwise visit them all, and so
+copy their memory.
 """
 
 import gc
 from importlib import import_module
 
-from rljob_runtime.processes.stop_signals import disregard
+from rljob_runtime.processes.stop_signals import ignore_stop_signals
 
 MODULES = (
     "rljob_runtime.processes.actors.device_worker",
@@ -21,7 +23,7 @@ MODULES = (
     "rljob_runtime.worker.update",
 )
 
-disregard()  # before what takes seconds to import
+ignore_stop_signals()  # before the imports, which take seconds
 for module in MODULES:
     import_module(module)
 import_module("rljob_runtime.task.data.gym").import_factory()

@@ -1,7 +1,8 @@
-"""In place of the agent of Ray's dashboard: it says that no port of it is in use, and ends with the raylet.
+"""Replace the agent of Ray's dashboard: report that none of its ports is used, and end with the raylet.
 
-Started by the raylet, which waits for the ports, as `local_ray` tells it to; an agent of a Ray without a
-dashboard's packages says the same. The raylet ends with its agent, so it stays. Imports next to nothing.
+Started by the raylet, which waits for the ports, on behalf of `local_ray`. The agent of a Ray without the
+dashboard's packages reports the same. The raylet ends with its agent, so this process stays alive.
+Imports next to nothing.
 """
 
 import os
@@ -13,7 +14,10 @@ LOOK_SECONDS = 0.5
 
 
 def main(ports: list[str], session: str, node: str, raylet: int) -> None:
-    """ports: names; session: folder where Ray's processes leave theirs for each other. raylet: its pid."""
+    """Write the port files and wait for the raylet's end.
+
+    ports: names of the ports. session: folder in which Ray's processes exchange them. raylet: its pid.
+    """
     for port in ports:
         file = os.path.join(session, f"{port}_{node}")
         with open(f"{file}.draft", "w") as draft:

@@ -1,9 +1,9 @@
-"""A process that ends what a run left behind.
+"""End the processes that a run left behind.
 
-Ray's processes end with their driver, but some of them only when the driver says goodbye. `Reaper` starts
-`python -m rljob_runtime.processes.reaper` beside the run and tells it every descendant; when its pipe
-closes without a goodbye (kill -9, a second Ctrl-C), it ends those that are still there. After a goodbye it
-gives them a moment first: an actor of Ray was seen to outlive all of Ray.
+Ray's processes end with their driver, but some of them only when the driver shuts Ray down. `Reaper`
+starts `python -m rljob_runtime.processes.reaper` beside the run and sends it every descendant. If its
+pipe closes without a goodbye (kill -9, a second Ctrl-C), it ends those that still run. After a goodbye it
+first waits a moment: an actor of Ray was seen to outlive all of Ray.
 """
 
 import contextlib
@@ -21,15 +21,17 @@ GOODBYE = "goodbye"
 KILL_ROUNDS = 3
 LOOK_SECONDS = 0.05
 LEAVE_SECONDS = 5.0
-"""What is not gone so long after a goodbye is ended."""
-OF_TRACKERS = "rljob_runtime.report.tracking.tracker_child"
-"""Processes of trackers have something to tell when Ray is gone, and end with the run by themselves."""
+"""Processes that still run so long after a goodbye are ended."""
+TRACKER_MODULE = "rljob_runtime.report.tracking.tracker_child"
+"""Processes of trackers still send data after Ray has ended, and end with the run without being
+killed."""
 
 log = logging.getLogger(__name__)
 
 
 class Reaper:
-    """The run's end of the pipe. Processes below this one that are older than it are none of its own."""
+    """The run's end of the pipe. Descendants of this process that are older than the reaper do not
+    belong to the run."""
 
     def __init__(self) -> None:
         self._older = _descendants()
@@ -41,14 +43,15 @@ class Reaper:
         )
 
     def watch_descendants(self) -> None:
-        """Tell the reaper every process below this one that came after it."""
+        """Send the reaper every process below this one that started after it."""
         for process in _descendants() - self._older:
             if not process.startswith(f"{self._process.pid} "):
-                self._say(process)
+                self._send(process)
 
     def dismiss(self) -> None:
-        """Ray was shut down; returns when every process is gone, or a while later."""
-        self._say(GOODBYE)
+        """Send the goodbye after Ray was shut down. Returns when every process has ended, or after a
+        deadline."""
+        self._send(GOODBYE)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -57,7 +60,7 @@ class Reaper:
         except subprocess.TimeoutExpired:
             log.warning("reaper pid=%d still ends what the run left behind", self._process.pid)
 
-    def _say(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line + "\n")
@@ -65,35 +68,37 @@ class Reaper:
 
 
 def _descendants() -> set[str]:
-    """pid and time of birth of every process below this one, but trackers': pids are used again."""
-    found, spared = set(), set()
+    """Return pid and start time of every process below this one, except trackers. Pids alone are
+    reused."""
+    descendants, spared = set(), set()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            found.add(_name(process))
-            if OF_TRACKERS in process.cmdline():
-                own = [process, *process.children(recursive=True)]
-                spared |= {_name(each) for each in own}
-    return found - spared
+            descendants.add(_identity(process))
+            if TRACKER_MODULE in process.cmdline():
+                tracker = [process, *process.children(recursive=True)]
+                spared |= {_identity(each) for each in tracker}
+    return descendants - spared
 
 
-def _name(process: psutil.Process) -> str:
+def _identity(process: psutil.Process) -> str:
     return f"{process.pid} {start_of(process)}"
 
 
 def survivors(lines: Iterable[str]) -> list[psutil.Process]:
-    """The named processes that still run; neither a reused pid nor one that only waits to be reaped is."""
-    found = []
+    """Return the listed processes that still run, without reused pids and without zombies."""
+    running = []
     for line in lines:
         pid, created = line.split()
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(int(pid))
             if is_same(process, float(created)) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                running.append(process)
+    return running
 
 
 def main() -> None:
-    """Wait for the pipe's end; then end the survivors, after a goodbye those that do not leave."""
+    """Wait for the pipe's end, then kill the survivors; after a goodbye, only those that do not end in
+    time."""
     lines = [line.strip() for line in sys.stdin]
     if lines and lines[-1] == GOODBYE:
         lines.pop()
@@ -101,9 +106,9 @@ def main() -> None:
         while survivors(lines) and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
     for _ in range(KILL_ROUNDS):
-        if not (left := survivors(lines)):
+        if not (remaining := survivors(lines)):
             return
-        for process in left:
+        for process in remaining:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         time.sleep(0.2)

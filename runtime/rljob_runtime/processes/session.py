@@ -1,7 +1,7 @@
-"""Where the workers of one run are: Ray on this machine, the cluster where the run's pods are, or processes
+"""Provide the workers of one run: Ray on this machine, the cluster with the run's pods, or processes
 without Ray.
 
-Called by `launch`. Ray is imported by runs that need it.
+Called by `launch`. Ray is imported only in runs that need it.
 """
 
 import atexit
@@ -37,24 +37,24 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """workers: where those of the run are started. joined: called when new processes belong to it, so that
-    none is left when it has ended."""
+class WorkerSession:
+    """The workers of a run. workers: starts them. joined: called when new processes belong to the run,
+    so that none of them survives it."""
 
     workers: Workers
     joined: Callable[[], None]
 
 
 @contextlib.contextmanager
-def worker_session(job: ResolvedJob, *, link: Link | None, logs: Path) -> Iterator[Session]:
-    """For one run. link: to whom its workers on Ray belong; None: processes without Ray, which write what
-    they say into `logs`."""
+def worker_session(job: ResolvedJob, *, link: Link | None, logs: Path) -> Iterator[WorkerSession]:
+    """Open the session of one run. link: the owner of its workers on Ray; None: processes without Ray,
+    whose output goes to `logs`."""
     if link is None:
-        start_forkserver()  # before the reaper, as it serves later runs, too
+        start_forkserver()  # before the reaper, since it also serves later runs
         reaper = Reaper()
         try:
             with LocalWorkers(folder=logs) as workers:
-                yield Session(workers=workers, joined=reaper.watch_descendants)
+                yield WorkerSession(workers=workers, joined=reaper.watch_descendants)
         finally:
             reaper.dismiss()
         return
@@ -64,59 +64,60 @@ def worker_session(job: ResolvedJob, *, link: Link | None, logs: Path) -> Iterat
     from rljob_runtime.processes.versions import connect
 
     try:
-        with _own_sigterm():
+        with _sigterm_unchanged():
             connect(address=address, **_ray_options(namespace))
         accelerator = job.spec.accelerator
         actors = RayWorkers(
             per_node=accelerator.devices_per_node,
             resource=device_resource(accelerator),
-            maker=link,
+            owner=link,
         )
-        yield Session(workers=actors, joined=partial(link.ask, "watch"))
+        yield WorkerSession(workers=actors, joined=partial(link.ask, "watch"))
     finally:
         end_ray()
 
 
 @contextlib.contextmanager
 def ray_session(job: ResolvedJob, address: str | None) -> Iterator[tuple[Reaper, str]]:
-    """Ray on this machine, or the cluster at `address`; ended whatever happens. Yields the run's namespace
-    there, too."""
+    """Start Ray on this machine, or connect to the cluster at `address`, and end the connection in any
+    case. Yields the reaper and the run's namespace."""
     from rljob_runtime.processes.local_ray import start_ray
     from rljob_runtime.processes.versions import check_nodes, connect
 
     namespace = f"rljob-{job.metadata.name}-{secrets.token_hex(4)}"
     options = _ray_options(namespace)
-    reaper = Reaper()  # before Ray: what it starts is to be ended
+    reaper = Reaper()  # before Ray, whose processes it must end
     try:
         if address is None:
             devices = total_devices(job.spec.placement, job.spec.accelerator)
-            with _own_sigterm():
+            with _sigterm_unchanged():
                 start_ray(
                     resources={device_resource(job.spec.accelerator): devices},
                     object_store_memory=OBJECT_STORE_BYTES,
-                    # By default Ray's workers give way to everything else on the machine, and its server
-                    # keeps what became of 100,000 calls for a dashboard.
+                    # By default Ray's workers run with low priority, and its server stores the states of
+                    # 100,000 calls for a dashboard.
                     _system_config={"worker_niceness": 0, "task_events_report_interval_ms": 0},
                     **options,
                 )
         else:
-            with _own_sigterm():
+            with _sigterm_unchanged():
                 connect(address=address, **options)
             check_nodes()
         reaper.watch_descendants()
         yield reaper, namespace
     finally:
-        reaper.watch_descendants()  # actors that were started again, too
+        reaper.watch_descendants()  # including restarted actors
         if end_ray():
             reaper.dismiss()
         else:
-            # The run's end is told first: Ray takes this process along when it is killed.
+            # The run's end is reported first: killing Ray also kills this process.
             atexit.register(reaper.dismiss)
 
 
 @contextlib.contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """Around `ray.init`, which has SIGTERM end the process: here it asks the run to stop."""
+def _sigterm_unchanged() -> Iterator[None]:
+    """Restore the SIGTERM handler after `ray.init`, which makes SIGTERM end the process: here it
+    requests the run to stop."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -128,20 +129,20 @@ def _own_sigterm() -> Iterator[None]:
 
 
 def _ray_options(namespace: str) -> dict[str, Any]:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run reports to nobody unasked
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it greets with its way of authentication
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run sends no usage reports
+    logging.getLogger("ray").setLevel(logging.ERROR)  # otherwise it logs its way of authentication
     return {"namespace": namespace, **QUIET}
 
 
 def end_ray(seconds: float = SHUTDOWN_SECONDS) -> bool:
-    """`ray.shutdown`, left to itself where it hangs; whether it ended."""
+    """Call `ray.shutdown`, without waiting further if it hangs. Returns whether it ended."""
     import ray
 
     ending = threading.Thread(target=_shut_down, name="ray-shutdown", daemon=True)
     ending.start()
     ending.join(seconds)
     if ending.is_alive():
-        atexit.unregister(ray.shutdown)  # it would wait for the one that hangs
+        atexit.unregister(ray.shutdown)  # it would wait for the hanging call
         log.warning(
             "ray.shutdown did not end within %g s; Ray is killed when the run ends", seconds
         )

@@ -1,8 +1,8 @@
-"""The seam between a run and its processes: workers are started, called, and ended.
+"""Define the interface between a run and its processes: workers are started, called, and ended.
 
-`on_ray`, `local_workers` and, in virtual time, `simulate` carry it out; everything above them knows these
-names alone. A call is a future of the standard library: `concurrent.futures.wait` waits for it, and `result`
-returns what the worker did or raises RljobError.
+`on_ray`, `local_workers` and, in virtual time, `simulate` implement it; everything above them uses only
+these names. A call is a future of the standard library: `concurrent.futures.wait` waits for it, and
+`result` returns what the worker returned or raises RljobError.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,24 +10,24 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 Call = Future[Any]
-"""Of a worker's method. Cancelling it does nothing to the worker."""
+"""The pending result of a worker's method. Cancelling it does not affect the worker."""
 
 Home = dict[str, Any]
-"""Where a worker goes; only the `Workers` that made it can read it."""
+"""Where a worker starts; only the `Workers` that created it can read it."""
 
 
 class Worker(Protocol):
-    """A process of the run. worker.method(*arguments) begins a call; one is carried out after the other. An
-    argument may be a call itself: its result is what the method is given."""
+    """A process of the run. `worker.method(*arguments)` begins a call; calls run one after the other.
+    An argument may be a call itself: the method receives its result."""
 
     def __getattr__(self, name: str, /) -> Callable[..., Call]: ...
 
 
 class Workers(Protocol):
-    """Where a run's workers are.
+    """The interface for starting and ending a run's workers.
 
-    host: this process' address for the workers. may_move: whether a worker that is started again may have
-    another address.
+    host: this process' address for the workers. may_move: whether a restarted worker may have another
+    address.
     """
 
     @property
@@ -37,39 +37,47 @@ class Workers(Protocol):
     def may_move(self) -> bool: ...
 
     def reserve(self, nodes: int) -> None:
-        """Reserve the devices of the first nodes. Raises WorkerError where there are none in time."""
+        """Reserve the devices of the first nodes. Raises WorkerError if there are none before the
+        deadline."""
 
     def ask_for(self, node: int) -> None:
-        """Reserve the devices of one more node, whenever it comes."""
+        """Reserve the devices of one more node, whenever it becomes available."""
 
     def renew(self, node: int) -> None:
-        """Where a reserved node was lost, reserve another in its place, whenever it comes."""
+        """Reserve another node if this reserved one was lost, whenever one becomes available."""
 
     def has_place(self, node: int) -> bool:
-        """Whether the node's devices are there."""
+        """Return whether the node's devices are available."""
 
     def move(self, node: int) -> bool:
-        """Whether another node is free, which then is in this one's place for workers that start from now on;
-        the first stays reserved, and who is beside it stays there."""
+        """Return whether another node is free. That node then replaces this one for workers that start
+        from now on.
+
+        The first node stays reserved, and the workers on it stay there.
+        """
 
     def release(self, node: int) -> None:
         """End a node's reservation."""
 
     def on_device(self, node: int, number: int) -> Home:
-        """With one of a node's devices for itself."""
+        """Return the home of a worker with one of a node's devices for itself."""
 
-    def beside(self, node: int | None) -> Home:
-        """On the node of a reservation without using any of it; None: anywhere."""
+    def on_reserved_node(self, node: int | None) -> Home:
+        """Return a home on a reserved node that uses none of its resources; None: any node."""
 
     def near(self, node: int) -> Home:
-        """On the node where a reservation is now, while that is there; else anywhere."""
+        """Return a home on the node that a reservation has now, while the node exists; otherwise on
+        any node."""
 
     def warehouse_homes(self, warehouses: int, *, spread: int | None) -> list[Home]:
-        """For each warehouse its place, where there are places of their own for them; else none. spread: over
-        so many of these, two that follow each other not together; None: wherever there is room."""
+        """Return a home for each warehouse if there are pods reserved for them; otherwise none.
+
+        spread: number of pods to use, with two consecutive warehouses in different ones; None: any with
+        capacity.
+        """
 
     def hold_ports(self, count: int) -> list[int]:
-        """Free ports of this machine, for servers of the run alone, which may start again."""
+        """Hold free ports of this machine for servers of this run, which may restart on them."""
 
     def start(
         self,
@@ -80,33 +88,36 @@ class Workers(Protocol):
         restarts: bool = False,
         **named: Any,
     ) -> Worker:
-        """Begin to start a worker of this class; calls to it wait for that. name: others find it by it.
-        restarts: whenever it dies, it is started again with the same arguments."""
+        """Begin to start a worker of this class; calls to it wait for that.
+
+        name: the name by which others find it. restarts: whether it is started again with the same
+        arguments whenever it dies.
+        """
 
     def end(self, worker: Worker) -> None:
-        """End it at once, whatever it does."""
+        """Kill the worker immediately, whatever it does."""
 
     def dead(self, workers: Sequence[Worker]) -> list[bool]:
-        """Whether each has died, as far as that shows in a few seconds."""
+        """Return for each worker whether it has died, as far as this can be seen within a few seconds."""
 
     def has_reservation(self, worker: Worker) -> bool:
-        """Whether the reservation that it was begun in is still held. A worker that had not started when it
-        was given up never starts, and is not dead."""
+        """Return whether the reservation that the worker was started in still exists. A worker that
+        had not started when its reservation ended never starts, and does not count as dead."""
 
 
 class Anywhere:
-    """Of `Workers` of which there are as many as are asked for, all in one place."""
+    """Base of `Workers` with unlimited workers, all on one machine."""
 
     may_move = False
 
     def reserve(self, nodes: int) -> None:
-        """They are there."""
+        """Do nothing: all nodes are available."""
 
     def ask_for(self, node: int) -> None:
-        """As `reserve`."""
+        """Do nothing: all nodes are available."""
 
     def renew(self, node: int) -> None:
-        """As `reserve`."""
+        """Do nothing: no node is lost."""
 
     def has_place(self, node: int) -> bool:
         return True
@@ -115,12 +126,12 @@ class Anywhere:
         return False
 
     def release(self, node: int) -> None:
-        """As `reserve`."""
+        """Do nothing: there are no reservations."""
 
     def on_device(self, node: int, number: int) -> Home:
         return {}
 
-    def beside(self, node: int | None) -> Home:
+    def on_reserved_node(self, node: int | None) -> Home:
         return {}
 
     def near(self, node: int) -> Home:

@@ -1,4 +1,6 @@
-"""Which prompts a step asks: fresh ones in order, open groups, candidates, none that are too easy or hard.
+"""Choose the prompts of each step: fresh ones in order, open groups, or candidates, without too easy or
+too hard ones.
 
-In: what was learned of earlier groups. Out: rows and their order. Called by `run`. Knows no engine.
+Takes what was learned from earlier groups and returns rows and their order. Called by `run`. It does not
+depend on any engine.
 """

@@ -1,9 +1,8 @@
-"""Decide which of a rank's open groups a step trains on, and which go on in the next. Pure.
+"""Decide which of a rank's open groups a step trains on, and which continue in the next step. Pure.
 
-Asked by the generate state of a partial rollout. Every rank decides alone: a group in the pool is one
-group out, a train group for each place below `prompts` and one that goes on for each other place. So
-every batch is full whatever the ranks decide, and no rank gets more groups that are too old to go on
-than it has train groups to make.
+Used by the generate state of a partial rollout. Every rank decides alone. It owes the batch one group for
+each pool index below `prompts`, and continues one group for each other index. So every batch is full
+whatever the ranks decide. No rank has more groups that are too old to continue than it owes the batch.
 """
 
 from dataclasses import dataclass, field
@@ -11,12 +10,13 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, kw_only=True)
 class OpenGroups:
-    """One rank's groups in one step, by their places in the pool.
+    """One rank's groups in one step, by their index in the pool.
 
-    oldest: version of the weights of each group's oldest token; of those that work now, where it has
-    none. prompts: groups of a whole batch. budget: tokens that a group's samples make at a time.
-    forced: groups whose oldest token would be too old in the next step, or all where none may go on;
-    they run to their end. trained: numbers in the batch of the groups that are in it.
+    oldest: version of the weights that drew each group's oldest token, or of the current weights if it
+    has none. prompts: number of groups in a full batch. budget: tokens that each of a group's samples
+    generates at a time. forced: groups that run to their end, because their oldest token would be too old
+    in the next step, or because none may continue. trained: each group's number in the batch, for the
+    groups that are in it.
     """
 
     step: int
@@ -40,39 +40,42 @@ class OpenGroups:
 
     @property
     def full(self) -> bool:
-        """True when every group that this rank owes the batch is complete."""
+        """Return whether every group that this rank owes the batch is complete."""
         return len(self.trained) == self._quota
 
     @property
     def unfinished(self) -> list[int]:
-        """Groups with samples to be made, the oldest first."""
+        """Return the groups with unfinished samples, the oldest first."""
         return [group for group in self._by_age() if group not in self._complete]
 
     def budget_of(self, group: int) -> int | None:
-        """Tokens that each sample of the group may make now; None: to its end."""
+        """Return the tokens that each sample of the group may generate before the next decision; None:
+        until its end."""
         return None if group in self.forced else self.budget
 
     def completed(self, group: int) -> int | None:
-        """The group's samples have all ended. Its number in the step's batch; None where it goes on."""
+        """Record that all samples of the group have ended. Return its number in the step's batch, or
+        None if it continues."""
         assert group not in self._complete, f"group {group} is complete already"
         self._complete.add(group)
         owed = len(self.forced - self.trained.keys()) - (group in self.forced)
         if self._quota - len(self.trained) <= owed:
             return None
-        slots = sorted(place for place in self.oldest if place < self.prompts)
+        slots = sorted(index for index in self.oldest if index < self.prompts)
         self.trained[group] = slots[len(self.trained)]
         return self.trained[group]
 
     def going_on(self) -> dict[int, int]:
-        """Place in the next pool of each group that was not trained on. The batch must be full."""
+        """Return the index in the next pool of each group that was not trained on. The batch must be
+        full."""
         assert self.full, f"{len(self.trained)} of {self._quota} groups are complete"
         left = [group for group in self._by_age() if group not in self.trained]
-        places = sorted(place - self.prompts for place in self.oldest if place >= self.prompts)
+        places = sorted(index - self.prompts for index in self.oldest if index >= self.prompts)
         return dict(zip(left, places, strict=True))
 
     @property
     def _quota(self) -> int:
-        return sum(place < self.prompts for place in self.oldest)
+        return sum(index < self.prompts for index in self.oldest)
 
     def _by_age(self) -> list[int]:
         return sorted(self.oldest, key=lambda group: (self.oldest[group], group))

@@ -1,4 +1,4 @@
-"""The order of training items: a seeded permutation that needs no memory, whatever its size."""
+"""Order the training items by a seeded permutation that needs no memory, whatever their number."""
 
 import hashlib
 
@@ -8,17 +8,17 @@ ROUNDS = 6
 
 
 def item_at(position: int, *, size: int, seed: int, stream: str = "train") -> int:
-    """The item, below `size`, that a stream has at a position. Each pass over the items has all of them
-    once, in another order. seed: of the run."""
-    number, place = divmod(position, size)
-    return permute(place, size=size, seed=derive_seed(seed, "order", stream, number))
+    """Return the item, below `size`, at a position of a stream. Each pass over the items visits all of
+    them once, in another order. seed: that of the run."""
+    pass_number, index = divmod(position, size)
+    return permute(index, size=size, seed=derive_seed(seed, "order", stream, pass_number))
 
 
 def permute(position: int, *, size: int, seed: int) -> int:
-    """The item at `position` of a seeded permutation of range(size).
+    """Return the item at `position` of a seeded permutation of range(size).
 
-    A Feistel network over the next even number of bits; values outside the range walk on until
-    they fall inside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+    Runs a Feistel network over the next even number of bits. Values outside the range are mapped again
+    until they fall inside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
     """
     assert 0 <= position < size, f"position {position} is outside range({size})"
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)

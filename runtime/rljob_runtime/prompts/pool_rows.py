@@ -1,7 +1,8 @@
-"""Rows of a partial rollout: a pool's prompts with what was made of them, and finished samples.
+"""Convert the rows of a partial rollout: a pool's prompts with their samples so far, and finished
+samples.
 
-Made by the feeder, read and put by the generate state, counted by the update. No torch: numpy columns
-alone. A sample's tokens go as ids from pool to pool and into the batch, never through text.
+The feeder creates them, the generate state reads and writes them, and the update counts them. No torch:
+only numpy columns. A sample's tokens move as ids from pool to pool and into the batch, never as text.
 """
 
 from collections import Counter
@@ -24,19 +25,20 @@ BEGUN_COLUMNS = (
     "begun_routes", "ended",
 )  # fmt: skip
 VERSIONS = "versions"
-"""In a batch: the version of the weights that drew each token, int32."""
+"""Column of a batch: the version of the weights that drew each token, int32."""
 End = Literal["", "stop", "length", "turns"]
 ENDS: tuple[End, ...] = ("", "stop", "length", "turns")
-"""How a sample has ended, if it has; by their numbers in the column `ended`."""
+"""How a sample has ended, or "" if it has not; the column `ended` stores the index."""
 
 Columns = Mapping[str, NDArray[Any]]
 
 
 @dataclass(slots=True, kw_only=True)
-class OpenSample:
-    """A sample as far as it has come. logprobs, versions: of each token that the policy drew, when it did.
-    drawn: which these are, empty where it drew all; ends: where its turns ended. outcome: of its game,
-    routes: of its tokens, as in a batch's columns."""
+class PoolSample:
+    """A sample, finished or not. logprobs, versions: of each token that the policy drew, from the time
+    of the draw. drawn: marks these tokens; empty if the policy drew all. ends: the lengths at which
+    its turns ended. outcome, routes: the outcome of its game and the routes of its tokens, as in a
+    batch's columns."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -49,14 +51,15 @@ class OpenSample:
 
     @property
     def turn(self) -> int:
-        """Where the present turn begins: behind what follows the last one that ended."""
+        """Return the index at which the current turn begins: the first drawn token after the end of
+        the last turn."""
         last = self.ends[-1] if self.ends else 0
-        drawn = (place for place in range(last, len(self.drawn)) if self.drawn[place])
+        drawn = (index for index in range(last, len(self.drawn)) if self.drawn[index])
         return next(drawn, len(self.tokens)) if self.drawn else 0
 
     @property
     def turns(self) -> int:
-        """That ended, and one that has not."""
+        """Return the number of turns, including one that has not ended."""
         return len(self.ends) + (self.turn < len(self.tokens))
 
     def add(
@@ -66,14 +69,15 @@ class OpenSample:
         versions: Sequence[int],
         drawn: Sequence[bool] = (),
     ) -> None:
-        """More tokens. versions: of the weights that drew each; drawn: in jobs whose samples have turns."""
+        """Append tokens. versions: of the weights that drew each. drawn: given in jobs whose samples
+        have turns."""
         self.tokens += tokens
         self.drawn += drawn
         self.logprobs += logprobs
         self.versions += versions
 
     def pool_columns(self) -> Columns:
-        """Its row in a pool."""
+        """Return the columns of its row in a pool."""
         return {
             "begun": np.asarray(self.tokens, dtype=np.int32),
             "begun_logprobs": np.asarray(self.logprobs, dtype=np.float32),
@@ -86,7 +90,7 @@ class OpenSample:
         }
 
     def batch_columns(self) -> Columns:
-        """Its row in a batch, once it has ended."""
+        """Return the columns of its row in a batch. The sample must have ended."""
         assert self.end, "only a sample that has ended is trained on"
         columns = {
             "response": np.asarray(self.tokens, dtype=np.int32),
@@ -104,26 +108,26 @@ class OpenSample:
 
 @dataclass(slots=True, kw_only=True)
 class OpenGroup:
-    """A prompt and its samples, in the pool's rows. position: in the training stream, from 0."""
+    """A prompt and its samples in the pool's rows. position: that in the training stream, from 0."""
 
     prompt: list[int]
     position: int
     columns: Columns
     rows: list[RowMeta]
-    samples: list[OpenSample]
+    samples: list[PoolSample]
 
     @property
     def complete(self) -> bool:
-        """True when every sample has ended."""
+        """Return whether every sample has ended."""
         return all(sample.end for sample in self.samples)
 
     def oldest(self, version: int) -> int:
-        """Version of its oldest token; `version` where it has none."""
+        """Return the version of its oldest token, or `version` if it has no token."""
         return min([version, *(sample.versions[0] for sample in self.samples if sample.versions)])
 
 
 def group_columns(prompt: Sequence[int], task: bytes, position: int) -> dict[str, NDArray[Any]]:
-    """What the samples of a prompt share."""
+    """Return the columns that all samples of a prompt share."""
     return {
         "prompt": np.asarray(prompt, dtype=np.int32),
         "task": np.frombuffer(task, dtype=np.uint8),
@@ -132,14 +136,15 @@ def group_columns(prompt: Sequence[int], task: bytes, position: int) -> dict[str
 
 
 def pool_rows(
-    pool: BatchName, place: int, columns: Columns, samples: Sequence[OpenSample], *, version: int
+    pool: BatchName, index: int, columns: Columns, samples: Sequence[PoolSample], *, version: int
 ) -> Iterator[NewRow]:
-    """Rows of a group in a pool. columns: the group's. version: of samples without a token."""
+    """Yield the rows of a group in a pool. columns: those of the group. version: assigned to samples
+    without a token."""
     for number, sample in enumerate(samples):
         yield NewRow(
-            uid=pool.row(place, number),
-            group=pool.group(place),
-            group_index=place,
+            uid=pool.row(index, number),
+            group=pool.group(index),
+            group_index=index,
             version=sample.versions[0] if sample.versions else version,
             columns=sample.pool_columns(),
             group_columns=columns,
@@ -147,14 +152,14 @@ def pool_rows(
 
 
 def batch_rows(
-    batch: BatchName, place: int, group: OpenGroup, *, reserve_bytes: int
+    batch: BatchName, index: int, group: OpenGroup, *, reserve_bytes: int
 ) -> Iterator[NewRow]:
-    """Rows of a complete group in a step's batch; each as old as its oldest token."""
+    """Yield the rows of a complete group in a step's batch, each with the version of its oldest token."""
     for number, sample in enumerate(group.samples):
         yield NewRow(
-            uid=batch.row(place, number),
-            group=batch.group(place),
-            group_index=place,
+            uid=batch.row(index, number),
+            group=batch.group(index),
+            group_index=index,
             version=sample.versions[0],
             columns=sample.batch_columns(),
             group_columns=group.columns,
@@ -165,8 +170,8 @@ def batch_rows(
 def read_pool(
     dock: DockClient, rows: Sequence[RowMeta], *, shown: Mapping[str, Columns]
 ) -> dict[int, OpenGroup]:
-    """The groups of claimed rows by their places in the pool. shown: columns of pictures by group, where
-    prompts show any."""
+    """Read the groups of claimed rows, by their index in the pool. shown: columns of pictures by
+    group, if prompts have any."""
     columns = dock.read(rows, [*GROUP_COLUMNS, *BEGUN_COLUMNS])
     groups: dict[int, OpenGroup] = {}
     for i, row in enumerate(rows):
@@ -180,16 +185,16 @@ def read_pool(
                 rows=[],
                 samples=[],
             )
-        begun = {name: columns[name].row(i) for name in BEGUN_COLUMNS}
-        sample = OpenSample(
-            tokens=begun["begun"].tolist(),
-            logprobs=begun["begun_logprobs"].tolist(),
-            versions=begun["begun_versions"].tolist(),
-            drawn=begun["begun_drawn"].astype(bool).tolist(),
-            ends=begun["begun_ends"].tolist(),
-            outcome=begun["begun_outcome"].tobytes(),
-            routes=begun["begun_routes"].tobytes(),
-            end=ENDS[int(begun["ended"][0])],
+        cells = {name: columns[name].row(i) for name in BEGUN_COLUMNS}
+        sample = PoolSample(
+            tokens=cells["begun"].tolist(),
+            logprobs=cells["begun_logprobs"].tolist(),
+            versions=cells["begun_versions"].tolist(),
+            drawn=cells["begun_drawn"].astype(bool).tolist(),
+            ends=cells["begun_ends"].tolist(),
+            outcome=cells["begun_outcome"].tobytes(),
+            routes=cells["begun_routes"].tobytes(),
+            end=ENDS[int(cells["ended"][0])],
         )
         groups[row.group_index].rows.append(row)
         groups[row.group_index].samples.append(sample)
@@ -198,15 +203,16 @@ def read_pool(
 
 @dataclass(slots=True, kw_only=True)
 class Lineage:
-    """Where the samples of an update came from. positions: of its prompts. tokens_by_age: by the number
-    of versions that the weights which drew them were behind. mixed: samples of several versions."""
+    """The origin of an update's samples. positions: those of its prompts. tokens_by_age: number of
+    tokens by age, the number of versions that the weights which drew them were behind. mixed: number
+    of samples drawn by several versions."""
 
     positions: set[int] = field(default_factory=set)
     tokens_by_age: Counter[int] = field(default_factory=Counter)
     mixed: int = 0
 
     def add(self, dock: DockClient, rows: Sequence[RowMeta], version: int) -> None:
-        """Read these rows of a batch. version: of the weights that they train."""
+        """Read these rows of a batch and count them. version: that of the weights being trained."""
         columns = dock.read(rows, ["position", VERSIONS])
         self.positions.update(columns["position"].values.tolist())
         ages, counts = np.unique(version - columns[VERSIONS].values, return_counts=True)

@@ -1,6 +1,8 @@
-"""The rounds of a partial rollout: which prompts each begins, and how many go on from it. Pure.
+"""Plan the rounds of a partial rollout: the prompts that each begins, and how many continue after it.
+Pure.
 
-The driver's side, which knows no sample. Which groups go on is decided by the workers (`open_groups`).
+This is the driver's side, which reads no samples. The workers decide which groups continue
+(`open_groups`).
 """
 
 from collections.abc import Sequence
@@ -11,17 +13,18 @@ from rljob_api.topology.devices import open_prompts
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.prompts.open_prompts import OpenPrompts
 from rljob_runtime.prompts.rounds import Round
-from rljob_runtime.prompts.schedule import Asked, PromptState, Schedule, Updated
+from rljob_runtime.prompts.schedule import BatchRequest, PromptSchedule, PromptState, UpdateSummary
 from rljob_runtime.samples.batches import BatchName
 
 
 @dataclass(slots=True, kw_only=True)
-class Pools(Schedule):
-    """The pools of a run with a partial rollout.
+class Pools(PromptSchedule):
+    """The schedule of a run with a partial rollout.
 
-    prompts: of a step, which each round completes. extra: that are open beside them; none after the last
-    step, so that nothing is generated in vain. steps: of the run. several: whether a step may have several
-    rounds; then none knows which is the last, and all are alike.
+    prompts: number of prompts of a step, which each round completes. extra: number of further open
+    prompts. The last step has none, so that no generated token is wasted. steps: those of the run.
+    several: whether a step may have several rounds. Then no round can be identified as the last one, and
+    all have equal sizes.
     """
 
     prompts: int
@@ -37,7 +40,7 @@ class Pools(Schedule):
     def of(
         cls, spec: ResolvedSpec, *, several: bool = False, account: OpenPrompts | None = None
     ) -> "Pools | None":
-        """Those of a job with a partial rollout."""
+        """Return the schedule of a job with a partial rollout, or None for other jobs."""
         extra = open_prompts(spec)
         if not extra:
             return None
@@ -51,14 +54,16 @@ class Pools(Schedule):
 
     lost_together: ClassVar[bool] = True
 
-    def begin(self, step: int, *, attempt: int = 0, skipped: int = 0, replicas: int = 1) -> Asked:
-        """With the step's round."""
-        asked = Schedule.begin(self, step, attempt=attempt, skipped=skipped)
-        return replace(asked, round=self.make_round(step))
+    def begin(
+        self, step: int, *, attempt: int = 0, skipped: int = 0, replicas: int = 1
+    ) -> BatchRequest:
+        """Begin a step with its first round."""
+        request = PromptSchedule.begin(self, step, attempt=attempt, skipped=skipped)
+        return replace(request, round=self.make_round(step))
 
     def make_round(self, step: int) -> Round:
-        """The next round, of this step. Rounds begin in order, each once the one before has put its
-        groups."""
+        """Return the next round, of this step. Rounds begin in order, each once the one before has put
+        its groups."""
         number = self._next or step
         groups, carried = self._groups(step), self._carried
         fresh = self.account.take(groups - carried)
@@ -71,27 +76,28 @@ class Pools(Schedule):
             next_groups=self._groups(step + 1),
         )
 
-    def trained(self, updated: Sequence[Updated]) -> None:
-        """Of their prompts, none is open any more."""
-        for report in updated:
+    def finish_step(self, reports: Sequence[UpdateSummary]) -> None:
+        """Close the prompts of the update's samples."""
+        for report in reports:
             self.account.close(report.lineage.positions if report.lineage else ())
 
     def start_over(self, *, trained: bool = False) -> None:
-        """What is under way is lost, and fed again: the next round has only fresh groups."""
+        """Discard all pending groups and feed their prompts again: the next round has only fresh
+        groups."""
         self.account.start_over()
         self._next, self._carried = None, 0
         self._lives += 1  # a batch's name is never used again
 
     def state(self) -> PromptState:
-        """Open prompts are begun anew."""
+        """Return the state for a checkpoint, from which all open prompts are begun again."""
         return self.account.state()
 
     def restore(self, state: PromptState) -> None:
-        """As `state` left it."""
+        """Continue from a state that `state` returned."""
         self.account.restore(state)
 
     def roll_back(self, state: PromptState) -> None:
-        """What is under way was drawn by weights that are undone."""
+        """Discard all pending groups, since discarded weights drew them."""
         self.start_over()
 
     def _groups(self, step: int) -> int:

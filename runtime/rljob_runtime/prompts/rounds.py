@@ -1,7 +1,7 @@
-"""Generation that makes a step's batch in another way than prompt by prompt: by whom, of what, into which
-batches.
+"""Describe generation that fills a step's batch in rounds: the prompts it begins and the batches it
+writes to.
 
-Made by a schedule, carried out by the feeder, the rollout devices and the reward worker.
+A schedule creates rounds; the feeder, the rollout devices and the reward worker carry them out.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from rljob_runtime.samples.batches import BatchName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One step's generation, or a part of it: groups of `pool` go into a batch, and the others into
-    `next_pool`.
+    """One step's generation, or one round of it: some groups of `pool` go into a batch, and the others
+    into `next_pool`.
 
-    groups: of `pool`. fresh: positions of those that the feeder puts there, at its last places; the
-    others have come from the round before. next_groups: of `next_pool`, once it is full. first: number of
-    the first group in the batch.
+    groups: number of groups in `pool`. fresh: positions of the prompts that the feeder adds at the end of
+    the pool; the other groups come from the round before. next_groups: number of groups in `next_pool`
+    once it is full. first: number of the first group in the batch.
     """
 
     pool: BatchName
@@ -30,12 +30,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateRound:
-    """One round. rows: the batch of its own that its groups are made in. groups: their numbers in the step.
-    positions: of the prompts that it begins. pool: of a partial rollout, whose groups that end are its
-    own. batch: the step's, which lacks `missing` groups from place `filled` on. next_batch: takes what is
-    kept beyond these; None: nothing does. fill: whether groups without a signal take what places are
-    left.
-    """
+    """One round of dynamic sampling. rows: the batch that holds only this round's groups. groups:
+    their numbers in the step. positions: those of the prompts that it begins. pool: the partial
+    rollout round whose finished groups it takes. batch: the step's batch, which lacks `missing` groups
+    from index `filled` on. next_batch: receives surplus groups with a signal; None: they are dropped.
+    fill: whether groups without a signal may fill the remaining places."""
 
     rows: BatchName
     groups: range
@@ -49,23 +48,23 @@ class CandidateRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selected:
-    """What became of a round's groups. taken: into the step's batch. left_over: into the next one's. lost:
-    with a signal, but too old for the next step, or there is none. silent: without a signal. kept: how
-    many had one."""
+class Selection:
+    """The outcome of a round's groups. taken: those put into the step's batch. left_over: those put
+    into the next step's batch. lost: groups with a signal that are too old for the next step, or that
+    have no next step. silent: groups without a signal. num_with_signal: number of groups that had one."""
 
     taken: tuple[int, ...] = ()
     left_over: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
     silent: tuple[int, ...] = ()
-    kept: int = 0
+    num_with_signal: int = 0
 
-    def at(self, positions: Sequence[int]) -> "Selected":
-        """The same of groups that stand at these positions, one by one."""
-        return Selected(
+    def with_positions(self, positions: Sequence[int]) -> "Selection":
+        """Return this selection with each group's index replaced by its entry in `positions`."""
+        return Selection(
             taken=tuple(positions[i] for i in self.taken),
             left_over=tuple(positions[i] for i in self.left_over),
             lost=tuple(positions[i] for i in self.lost),
             silent=tuple(positions[i] for i in self.silent),
-            kept=self.kept,
+            num_with_signal=self.num_with_signal,
         )

@@ -1,21 +1,22 @@
-"""Which prompts each step of a run asks: the driver's side, which knows no sample. Pure.
+"""Define which prompts each step of a run requests. This is the driver's side, which reads no samples.
+Pure.
 
-The driver asks a schedule and never looks which one a run has. `Schedule` is the plain one; the others change
-what they need. Prompts are known by their positions in the training stream, counted from 0.
+The driver calls a schedule without checking its kind. `PromptSchedule` is the plain one; the others
+override what they need. Prompts are identified by their positions in the training stream, counted from 0.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from rljob_runtime.prompts.rounds import CandidateRound, Round, Selected
+from rljob_runtime.prompts.rounds import CandidateRound, Round, Selection
 from rljob_runtime.samples.batches import BatchName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A training batch. round: of a partial rollout, that makes it. positions: of its prompts, where they are
-    chosen one by one."""
+class BatchRequest:
+    """A request for one training batch. round: the partial rollout round that generates it. positions:
+    those of its prompts, where they are chosen one by one."""
 
     batch: BatchName
     round: Round | None = None
@@ -24,17 +25,18 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptState:
-    """What a checkpoint keeps of a schedule. first_new_prompt: the first position that no step has begun.
-    open_prompts: positions that were begun and not trained on. difficulty: what is known of items."""
+    """The state of a schedule in a checkpoint. first_new_prompt: the first position that no step has
+    begun. open_prompts: positions that were begun but not trained on. difficulty: the records of
+    training items."""
 
     first_new_prompt: int = 0
     open_prompts: list[int] = field(default_factory=list)
     difficulty: list[list[int]] = field(default_factory=list)
 
 
-class Scored(Protocol):
-    """Of each sample its prompt's number in the step, and 1 where it passed. failed: samples with an
-    error."""
+class PassResults(Protocol):
+    """The results of samples: for each one its prompt's number in the step, and 1 if it passed.
+    failed: number of samples with an error."""
 
     @property
     def prompts(self) -> Sequence[int]: ...
@@ -46,70 +48,78 @@ class Scored(Protocol):
     def failed(self) -> int: ...
 
 
-class Origin(Protocol):
-    """Of an update's report, what its samples were made of."""
+class SampleOrigin(Protocol):
+    """The part of an update's report that lists the prompts of its samples."""
 
     @property
     def positions(self) -> Sequence[int]: ...
 
 
-class Updated(Protocol):
-    """Of an update's report. passed: with a difficulty filter, of the samples that it trained on."""
+class UpdateSummary(Protocol):
+    """The fields of an update's report that schedules read. passed: results of the trained samples,
+    only with a difficulty filter."""
 
     @property
-    def lineage(self) -> Origin | None: ...
+    def lineage(self) -> SampleOrigin | None: ...
 
     @property
-    def passed(self) -> Scored | None: ...
+    def passed(self) -> PassResults | None: ...
 
 
-class Schedule:
-    """Each step asks the next prompts, in order."""
+class PromptSchedule:
+    """The plain schedule: each step requests the next prompts, in order."""
 
     __slots__ = ()
 
     in_rounds: ClassVar[bool] = False
-    """Whether rounds of generation fill a batch before anything else of its step."""
+    """Whether rounds of generation must fill a batch before the other stages of its step begin."""
 
     lost_together: ClassVar[bool] = False
-    """Whether batches that are on their way are made of what others left over."""
+    """Whether pending batches contain leftovers of others, so that all of them are lost with one."""
 
-    def sized(self, items: int) -> None:
-        """So many training items are there. Once, before the first step."""
+    def set_num_items(self, items: int) -> None:
+        """Set the number of training items. Called once, before the first step."""
 
-    def begin(self, step: int, *, attempt: int = 0, skipped: int = 0, replicas: int = 1) -> Asked:
-        """A step begins. skipped: steps that the run left behind, whose prompts are not asked again.
-        replicas: that generate."""
-        return Asked(batch=BatchName(kind="train", step=step, attempt=attempt, skipped=skipped))
+    def begin(
+        self, step: int, *, attempt: int = 0, skipped: int = 0, replicas: int = 1
+    ) -> BatchRequest:
+        """Begin a step. skipped: number of abandoned steps, whose prompts are not requested again.
+        replicas: number of generating replicas."""
+        return BatchRequest(
+            batch=BatchName(kind="train", step=step, attempt=attempt, skipped=skipped)
+        )
 
     def next_round(self, step: int) -> CandidateRound | None:
-        """The next round that the step's batch needs; None: it needs no other."""
+        """Return the next round that the step's batch needs, or None if it needs no more."""
         return None
 
-    def selected(self, found: Selected) -> None:
-        """What a round gave."""
+    def record_selection(self, selection: Selection) -> None:
+        """Record which groups of a round were selected."""
 
-    def short(self, after: str) -> str:
-        """Why the batch is not full after all rounds, or so long; "" where it is."""
+    def shortage(self, after: str) -> str:
+        """Explain why the batch is not full after all rounds, or after the time that `after` names.
+        Return "" if it is full."""
         return ""
 
     def start_over(self, *, trained: bool = False) -> None:
-        """The step's batches are lost. trained: its own was trained on all the same."""
+        """Discard all pending batches. trained: whether the step's own batch was trained on
+        nevertheless."""
 
-    def trained(self, updated: Sequence[Updated]) -> None:
-        """The step that began last was trained on, or in a partial rollout the oldest that was not. What
-        workers reported of its update."""
+    def finish_step(self, reports: Sequence[UpdateSummary]) -> None:
+        """Mark the oldest step that was not yet trained on as trained. reports: what the workers
+        reported of its update."""
 
     def state(self) -> PromptState:
-        """For a checkpoint."""
+        """Return the state to store in a checkpoint."""
         return PromptState()
 
     def restore(self, state: PromptState) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint's state."""
 
     def roll_back(self, state: PromptState) -> None:
-        """The weights are again those of a checkpoint; prompts go on where they are."""
+        """Forget what discarded weights have learned: the weights are again those of a checkpoint.
+        Prompts continue where they are."""
 
     def metrics(self) -> dict[str, float]:
-        """Of the last step."""
+        """Return the metrics of the last step."""
         return {}

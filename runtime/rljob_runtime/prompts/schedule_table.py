@@ -1,15 +1,16 @@
-"""The table of schedules: the one that a job asks for, by what its spec has."""
+"""Choose the schedule of a job by the settings in its spec."""
 
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.prompts.candidates import Candidates
 from rljob_runtime.prompts.difficulty import Difficulty
 from rljob_runtime.prompts.pools import Pools
-from rljob_runtime.prompts.schedule import Schedule
+from rljob_runtime.prompts.schedule import PromptSchedule
 
 SCHEDULES = (Candidates, Pools, Difficulty)
-"""`of` says whether a job has it; candidates of a partial rollout have its pools."""
+"""Kinds of schedules. `of` returns None for jobs of another kind. Candidates come first: with a
+partial rollout they contain its pools."""
 
 
-def schedule_of(spec: ResolvedSpec) -> Schedule:
-    """That of a run."""
-    return next((found for kind in SCHEDULES if (found := kind.of(spec))), Schedule())
+def schedule_of(spec: ResolvedSpec) -> PromptSchedule:
+    """Return the schedule of a run."""
+    return next((schedule for kind in SCHEDULES if (schedule := kind.of(spec))), PromptSchedule())

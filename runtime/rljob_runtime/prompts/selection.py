@@ -1,6 +1,5 @@
-"""Which candidates of dynamic sampling are trained on, and their rows in the batches. Called by the reward
-worker; no torch.
-"""
+"""Select the candidates of dynamic sampling to train on, and make their rows for the batches. Called
+by the reward worker; no torch."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,18 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_runtime.dock.rows import NewRow, RowMeta
-from rljob_runtime.prompts.rounds import Selected
+from rljob_runtime.prompts.rounds import Selection
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import counts
 
 ROW_COLUMNS = ("response", "rollout_logprobs")
-"""With tools, the mask goes along, and in a partial rollout the version of each token."""
+"""Columns of each row that are copied. The caller adds the mask with tools, and each token's version
+in a partial rollout."""
 GROUP_COLUMNS = ("prompt", "position")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredGroup:
-    """A candidate. shared: columns of the group; columns: of each row; signal: whether it can teach."""
+    """A candidate with its scores. shared: columns of the group; columns: those of each row; signal:
+    whether its samples differ, so that it can teach."""
 
     rows: Sequence[RowMeta]
     shared: Mapping[str, NDArray[Any]]
@@ -31,48 +32,52 @@ class ScoredGroup:
 
     @property
     def position(self) -> int:
-        """Of its prompt in the training stream."""
+        """Return the position of its prompt in the training stream."""
         return int(self.shared["position"][0])
 
     @property
     def oldest(self) -> int:
-        """Version of the weights that drew its oldest token."""
+        """Return the version of the weights that drew its oldest token."""
         return min(row.version for row in self.rows)
 
 
 def has_signal(rewards: Sequence[float], passes: Sequence[bool], *, by: str) -> bool:
-    """Whether a group's samples that count differ, in their rewards or in having passed."""
-    told = passes if by == "accuracy" else rewards
-    return len({value for value, reward in zip(told, rewards, strict=True) if counts(reward)}) > 1
+    """Return whether a group's counted samples differ, in their rewards or, by "accuracy", in having
+    passed."""
+    signals = passes if by == "accuracy" else rewards
+    return (
+        len({value for value, reward in zip(signals, rewards, strict=True) if counts(reward)}) > 1
+    )
 
 
 def select_groups(
     signals: Sequence[bool], *, missing: int, fill: bool, last: Container[int] = ()
-) -> Selected:
-    """Groups by their places: those for what is missing in a step's batch, and what becomes of the others.
+) -> Selection:
+    """Select groups, by index, for the places missing in a step's batch, and sort the others into a
+    Selection.
 
-    Groups with a signal come first, and of these the ones that no later step can take (`last`); otherwise
-    in their order. fill: groups without a signal take the places that these leave.
+    Groups with a signal come first, and among these the ones that no later step can take (`last`);
+    otherwise their order is kept. fill: groups without a signal fill the places that remain.
     """
-    kept = [i for i, signal in enumerate(signals) if signal]
-    in_order = sorted(kept, key=lambda i: i not in last)
+    with_signal = [i for i, signal in enumerate(signals) if signal]
+    in_order = sorted(with_signal, key=lambda i: i not in last)
     taken, others = in_order[:missing], in_order[missing:]
     silent = [i for i, signal in enumerate(signals) if not signal]
     filling = silent[: missing - len(taken)] if fill else []
-    return Selected(
+    return Selection(
         taken=(*taken, *filling),
         left_over=tuple(i for i in others if i not in last),
         lost=tuple(i for i in others if i in last),
         silent=tuple(silent[len(filling) :]),
-        kept=len(kept),
+        num_with_signal=len(with_signal),
     )
 
 
 def batch_rows(
-    batch: BatchName, place: int, group: ScoredGroup, *, reserve_bytes: int
+    batch: BatchName, group_index: int, group: ScoredGroup, *, reserve_bytes: int
 ) -> Iterator[NewRow]:
-    """Rows of a scored group in a step's batch; each as old as it was. A group without a signal has its
-    mean as the reward of all that count."""
+    """Yield the rows of a scored group in a step's batch, each with its original version. In a group
+    without a signal, every counted sample gets their mean as its reward."""
     rewards = group.rewards
     if not group.signal:
         counted = [reward for reward in rewards if counts(reward)]
@@ -81,9 +86,9 @@ def batch_rows(
     for number, (row, columns) in enumerate(zip(group.rows, group.columns, strict=True)):
         reward = np.asarray([rewards[number]], dtype=np.float32)
         yield NewRow(
-            uid=batch.row(place, number),
-            group=batch.group(place),
-            group_index=place,
+            uid=batch.row(group_index, number),
+            group=batch.group(group_index),
+            group_index=group_index,
             version=row.version,
             columns={**columns, "reward": reward},
             group_columns=group.shared,

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_runtime.prompts.passed_rows import Passed
+from rljob_runtime.prompts.passed_rows import PassedSamples
 from rljob_runtime.prompts.pool_rows import Lineage
 from rljob_runtime.record.digests import RankDigest
 from rljob_runtime.record.event_types import PassTimes
@@ -119,7 +119,7 @@ class UpdateReport:
     metrics: dict[str, float]
     rows_by_age: Counter[int]
     lineage: Lineage | None = None
-    passed: Passed | None = None
+    passed: PassedSamples | None = None
     tokens: int = 0
     critic_metrics: dict[str, float] | None = None
     bad_rows: list[dict[str, Any]] = field(default_factory=list)

@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.processes.clock import monotonic
 from rljob_runtime.processes.workers import Call
-from rljob_runtime.prompts.schedule import Schedule
+from rljob_runtime.prompts.schedule import PromptSchedule
 from rljob_runtime.run.stages import BatchCalls, Stages
 from rljob_runtime.samples.flow import INFERENCE_STATES, TRAINING_STATES, evaluation_states
 
 PendingCalls = dict[str, list[Call]]
 
 
-def generation(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[PendingCalls]:
+def generation(
+    schedule: PromptSchedule, stages: Stages, calls: BatchCalls
+) -> Iterator[PendingCalls]:
     """Start the stages that generate the batch's samples, until all samples are there. Raises as `rounds`
     does."""
     if schedule.in_rounds:
@@ -28,7 +30,7 @@ def generation(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterato
         yield {stage: calls.of_stage[stage] for stage in stages_to_start if stage != "reward"}
 
 
-def update(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[PendingCalls]:
+def update(schedule: PromptSchedule, stages: Stages, calls: BatchCalls) -> Iterator[PendingCalls]:
     """Start the stages that score the batch and train on it."""
     states = stages.job.spec.states
     passed = evaluation_states(stages.job.spec) if schedule.in_rounds else ()
@@ -44,7 +46,7 @@ def update(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[Pe
         yield calls.of_stage
 
 
-def rounds(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[PendingCalls]:
+def rounds(schedule: PromptSchedule, stages: Stages, calls: BatchCalls) -> Iterator[PendingCalls]:
     """Fill the batch by rounds of generation, and add the calls of each round to `calls`. Raises WorkerError
     if groups are missing after the last round, or if the batch is not full by flow.stageTimeoutSeconds."""
     step, seconds = calls.batch.step, stages.job.spec.flow.stage_timeout_seconds
@@ -67,10 +69,10 @@ def rounds(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[Pe
                 calls.devices.setdefault(stage, []).extend(round_calls.devices[stage])
             yield round_calls.of_stage
         for report in round_calls.reports("reward"):
-            schedule.selected(report.selected)
-        if monotonic() > deadline and (missing := schedule.short(f"{seconds:g} s")):
+            schedule.record_selection(report.selected)
+        if monotonic() > deadline and (missing := schedule.shortage(f"{seconds:g} s")):
             raise WorkerError(f"step {step}: {missing}")
-    if missing := schedule.short(""):
+    if missing := schedule.shortage(""):
         raise WorkerError(f"step {step}: {missing}")
 
 

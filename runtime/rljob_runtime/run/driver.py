@@ -18,7 +18,7 @@ from rljob_runtime.processes.calls import ended_of
 from rljob_runtime.processes.clock import unix_seconds
 from rljob_runtime.processes.placement import Actors
 from rljob_runtime.processes.workers import Call
-from rljob_runtime.prompts.schedule import PromptState, Schedule
+from rljob_runtime.prompts.schedule import PromptSchedule, PromptState
 from rljob_runtime.prompts.schedule_table import schedule_of
 from rljob_runtime.record.checkpoint import (
     STATE_FILE,
@@ -109,7 +109,7 @@ class Driver:
     held_out: BatchName | None = None
     resized: ResizeEvent | None = None
     """The event of devices that joined or left, until it is certainly written."""
-    schedule: Schedule = field(init=False)
+    schedule: PromptSchedule = field(init=False)
     evaluated_steps: list[int] = field(default_factory=list)
     """Steps after which this driver made an evaluation."""
     step_seconds: list[float] = field(default_factory=list)
@@ -220,7 +220,7 @@ class Driver:
         """Count the step of a batch that was trained on as done."""
         self.prompts_before = self.schedule.state()
         self.step = calls.batch.step
-        self.schedule.trained(calls.reports("update"))
+        self.schedule.finish_step(calls.reports("update"))
 
     def restart_batch(self, batch: BatchName, error: DockError, failures: int) -> None:
         """Report that a batch is generated again. failures: how often the batches of its step failed before.

@@ -36,7 +36,7 @@ from rljob_runtime.processes.calls import ended_of
 from rljob_runtime.processes.dead_devices import dead_devices
 from rljob_runtime.processes.device_roles import device_roles
 from rljob_runtime.processes.link import Link
-from rljob_runtime.processes.placement import Actors, place
+from rljob_runtime.processes.placement import Actors, place_workers
 from rljob_runtime.processes.session import worker_session
 from rljob_runtime.processes.workers import Workers
 from rljob_runtime.record.copies import Copies
@@ -430,11 +430,11 @@ def _make_actors(
 ) -> Actors:
     devices, shared = len(device_roles(job)), request.shared_storage
     for_all = partial(link.ask, "folder_for_all") if link else folder_for_all
-    return place(
+    return place_workers(
         job,
         workers,
         models={name: for_all(path, shared=shared) for name, path in models.items()},
-        kept=logprob_cache_folder(
+        logprob_dir=logprob_cache_folder(
             job, model=models["policy"], base_dir=request.base_dir, cache_dir=request.cache_dir
         ),
         base_dir=request.base_dir,

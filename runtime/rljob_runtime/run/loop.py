@@ -76,7 +76,7 @@ def run_steps(driver: Driver, takeover: Takeover | None = None) -> None:
 def _begin_run(driver: Driver) -> None:
     """Do the work that comes before the first of this driver's steps."""
     (facts,) = driver.stages.wait("feed", [driver.actors.feeder.facts()])
-    driver.schedule.sized(facts["train_size"])
+    driver.schedule.set_num_items(facts["train_size"])
     if driver.left_out.possible:
         driver.left_out.report(driver.step)
     driver.stages.sync(driver.step)

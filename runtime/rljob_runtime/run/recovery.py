@@ -20,8 +20,8 @@ from rljob_runtime.processes.actors.feeder import PromptFeeder
 from rljob_runtime.processes.actors.reward_worker import RewardWorker
 from rljob_runtime.processes.calls import answers, ended_of
 from rljob_runtime.processes.clock import monotonic, sleep, unix_seconds
-from rljob_runtime.processes.dead_devices import the_dead
-from rljob_runtime.processes.device_roles import among, prepare
+from rljob_runtime.processes.dead_devices import find_dead
+from rljob_runtime.processes.device_roles import prepare, role_among
 from rljob_runtime.processes.placement import Member
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.record.event_types import RecoveryEvent, ResizeEvent
@@ -111,7 +111,7 @@ class Recovery:
         watched."""
         self.phase_seconds, self.takeover = {"start": unix_seconds() - takeover.since}, takeover
         with self.timed("look"):
-            members, others = the_dead(self.driver.actors)
+            members, others = find_dead(self.driver.actors)
         return RecoveryCause(
             members=members,
             others=[DRIVER, *others],
@@ -143,7 +143,7 @@ class Recovery:
         """Find the dead. If a connection broke, wait until a death shows: that of a node takes a while."""
         actors, deadline = self.driver.actors, monotonic() + NOTICE_SECONDS
         while True:
-            dead = the_dead(actors)
+            dead = find_dead(actors)
             keeps_waiting = CUT_OFF.search(describe(error)) and monotonic() < deadline
             if any(dead) or not keeps_waiting or self.driver.stop():
                 return dead
@@ -309,7 +309,7 @@ class Recovery:
         members = driver.actors.update_members()
         device_numbers = [member.role.rank for member in members]
         for member in members:
-            member.role = among(member.role, device_numbers)
+            member.role = role_among(member.role, device_numbers)
         self._prepare_members(members)
         step_by_rank = {
             rank: steps_kept[number]

@@ -22,7 +22,7 @@ from rljob_runtime.processes.link import Link
 from rljob_runtime.processes.placement import Actors
 from rljob_runtime.processes.workers import Workers
 from rljob_runtime.prompts.rounds import CandidateRound, Round
-from rljob_runtime.prompts.schedule import PromptState, Schedule
+from rljob_runtime.prompts.schedule import PromptSchedule, PromptState
 from rljob_runtime.record.best import Best
 from rljob_runtime.record.event_types import (
     CheckpointEvent,
@@ -107,7 +107,7 @@ class DriverState:
     num_reported_steps: int
     size: int
     already_written: Counter[object]
-    schedule: Schedule
+    schedule: PromptSchedule
     prompts_before: PromptState | None
     chains: dict[int, str]
     rollbacks: int
@@ -325,7 +325,9 @@ class Succession:
         present: list[Any] = [*actors.devices, *served]
         actors.pool.nodes &= {member.role.node for member in (*actors.members, *actors.left_out)}
         self.link.ask(
-            "end_others", [w.actor for w in present], earlier_workers.held(actors.pool.nodes)
+            "end_others",
+            [w.actor for w in present],
+            earlier_workers.retain_nodes(actors.pool.nodes),
         )
         return actors
 

@@ -14,7 +14,7 @@ from rljob_runtime.processes.actors.dock_worker import ControllerActor, Warehous
 from rljob_runtime.processes.actors.feeder import PromptFeeder
 from rljob_runtime.processes.actors.reward_worker import RewardWorker
 from rljob_runtime.processes.clock import on_clock
-from rljob_runtime.processes.placement import place
+from rljob_runtime.processes.placement import place_workers
 from rljob_runtime.processes.workers import Workers
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.event_types import Rows, RunFinishedEvent
@@ -167,13 +167,13 @@ def stand_ins(world: SimulatedWorld) -> dict[type, Callable[..., object]]:
 def _driver(
     world: SimulatedWorld, log: EventLog, folder: Path, around: Callable[[Workers], Workers]
 ) -> Driver:
-    """Create the run's own driver, on workers that `place` has started."""
+    """Create the run's own driver, on workers that `place_workers` has started."""
     job = world.job
-    actors = place(
+    actors = place_workers(
         job,
         around(SimulatedWorkers(world.clock, stand_ins(world))),
         models={"policy": Folder(folder)},
-        kept=None,
+        logprob_dir=None,
         base_dir=folder,
         dock_directory=folder,
         run=DockAddress(token="", warehouses=(), controllers={}),

@@ -1,7 +1,7 @@
 """The third implementation of the workers' interface: objects of this process, whose work takes virtual time.
 
-`place` and the driver start and call them like processes. `SimulatedWorkers` receives the stand-in for each
-class. A method that is a generator takes time; every other one ends immediately.
+`place_workers` and the driver start and call them like processes. `SimulatedWorkers` receives the stand-in
+for each class. A method that is a generator takes time; every other one ends immediately.
 """
 
 from collections import deque

@@ -1,6 +1,6 @@
-"""What is asked, and how an answer is judged: data, rewards, tools, environments.
+"""Define what is asked, and how an answer is judged: data, rewards, tools, environments.
 
-In: prompts of a job's data, responses. Out: prompts, scores, answers of tools, observations of games. What is
-not ours, or may hang, runs in child processes with a deadline. Called by `processes.actors` and `rollout`.
-Knows no model and no devices.
+Takes the prompts of a job's data and responses. Returns prompts, scores, answers of tools and
+observations of games. Foreign code, and code that may hang, runs in child processes with a deadline.
+Called by `processes.actors` and `rollout`. Independent of models and devices.
 """

@@ -1,7 +1,8 @@
-"""Text to token ids and back: bytes for the built-in `tiny`, Hugging Face tokenizers for the rest.
+"""Convert text to token ids and back: bytes for the built-in `tiny`, Hugging Face tokenizers for other
+models.
 
-Prompts are encoded once by the data source and responses decoded once for the rewards; everything
-between moves token ids. Stop strings live here because only text knows them.
+The data source encodes each prompt once, and responses are decoded once for the rewards; everything
+between moves token ids. Stop strings are handled here because they are defined on text.
 """
 
 import json
@@ -26,148 +27,152 @@ PICTURE_VOCABULARY = BYTE_VOCABULARY + len(PICTURE_NAMES)
 MAX_BYTES_OF_CHARACTER = 4
 Message = Mapping[str, Any]
 ANSWER, MESSAGE = "rljob-answer", "rljob-message"
-"""Stand for messages where a chat template is looked at."""
+"""Placeholders for messages when a chat template is examined."""
 CUT = "..."
 
 
 class Tokenizer(Protocol):
-    """What data, rollout and rewards ask of a tokenizer."""
+    """The interface of a tokenizer for data, rollout and rewards."""
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """Tokens that end a response."""
+        """Return the tokens that end a response."""
         ...
 
     def end_id(self, *, chat: bool) -> int:
-        """The one of `eos_ids` that a response ends with where it is written, not drawn. chat: as an answer
-        in the chat template."""
+        """Return the one of `eos_ids` that ends a response which is written, not drawn. chat: whether
+        it is an answer in the chat template."""
         ...
 
     @property
     def vocab_size(self) -> int:
-        """All ids are below it, and the last one is the one before."""
+        """Return the number above the largest id."""
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a prompt, with the tokens that the model expects in front."""
+        """Return the ids of a prompt, with the tokens that the model expects in front."""
         ...
 
     def continuation(self, text: str) -> list[int]:
-        """Ids of text that follows a prompt: nothing in front, no end token."""
+        """Return the ids of text that follows a prompt, without tokens in front and without an end
+        token."""
         ...
 
     def plain(self, text: str) -> list[int]:
-        """Ids of text that somebody else wrote: as `continuation`, and what looks like a special token is
-        text."""
+        """Return the ids of foreign text, like `continuation`; names of special tokens in it are
+        encoded as text."""
         ...
 
     def chat(self, text: str) -> list[int]:
-        """Ids of a user's message in the chat template, up to where the answer begins."""
+        """Return the ids of a user's message in the chat template, up to the start of the answer."""
         ...
 
     def between_turns(self, *, ended: bool) -> tuple[list[int], list[int]]:
-        """Ids of the chat template between two answers, before and behind a user's message. ended: whether
-        an end token was drawn already."""
+        """Return the ids of the chat template between two answers: before and after a user's message.
+        ended: whether an end token was drawn already."""
         ...
 
     def conversation(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
-        """Ids of an agent's messages (`chat_request`) in the chat template, up to where the answer begins.
-        Raises ConfigError where it cannot have them."""
+        """Return the ids of an agent's messages (`chat_request`) in the chat template, up to the start
+        of the answer. Raises ConfigError if the template does not accept them."""
         ...
 
     def behind_answer(
         self, messages: Sequence[Message], tools: Sequence[Message], *, ended: bool
     ) -> list[int]:
-        """Ids of messages that follow an answer which was drawn, up to where the next one begins. ended: as
-        of `between_turns`. Raises ConfigError as `conversation`."""
+        """Return the ids of messages that follow a drawn answer, up to the start of the next answer.
+        ended: the same as for `between_turns`. Raises ConfigError like `conversation`."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids; special tokens give nothing."""
+        """Return the text of ids; special tokens have none."""
         ...
 
     def texts(self, ids: Sequence[int]) -> list[str]:
-        """Text of each token on its own; special tokens give their names."""
+        """Return the text of each token alone; special tokens give their names."""
         ...
 
 
 class ByteTokenizer:
-    """UTF-8 bytes 0..255, then pad, begin and end."""
+    """Tokenizer for the UTF-8 bytes 0..255, followed by pad, begin and end."""
 
     eos_ids: tuple[int, ...] = (EOS_ID,)
     vocab_size: int = BYTE_VOCABULARY
 
     def end_id(self, *, chat: bool) -> int:
-        """The end token."""
+        """Return the end token for both kinds of response."""
         return EOS_ID
 
     def encode(self, text: str) -> list[int]:
-        """A begin token and the text's bytes."""
+        """Return a begin token and the text's bytes."""
         return [BOS_ID, *text.encode()]
 
     def continuation(self, text: str) -> list[int]:
-        """The text's bytes."""
+        """Return the bytes of the text."""
         return list(text.encode())
 
     def plain(self, text: str) -> list[int]:
-        """The text's bytes, which are never special."""
+        """Return the bytes of the text, which are never special."""
         return self.continuation(text)
 
     def chat(self, text: str) -> list[int]:
-        """Raises ConfigError: bytes have no chat template."""
+        """Raise ConfigError, since bytes have no chat template."""
         raise ConfigError(
             "spec.data.chat is true, but the model's byte tokenizer has no chat template; "
             "set it to false, or name a chat model in spec.model"
         )
 
     def between_turns(self, *, ended: bool) -> tuple[list[int], list[int]]:
-        """Raises ConfigError: bytes have no chat template."""
+        """Raise ConfigError, since bytes have no chat template."""
         return self.chat(""), []
 
     def conversation(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
-        """A begin token and the messages, one behind the other as they are, with an end token behind each of
-        the assistant's. Tools are not told."""
+        """Return a begin token and the unchanged messages one after the other, with an end token after
+        each of the assistant's. Tools are ignored."""
         return [BOS_ID, *self.behind_answer(messages, tools, ended=True)]
 
     def behind_answer(
         self, messages: Sequence[Message], tools: Sequence[Message], *, ended: bool
     ) -> list[int]:
-        """The messages as they are."""
-        found: list[int] = []
+        """Return the ids of the unchanged messages."""
+        ids: list[int] = []
         for message in messages:
-            found += self.continuation(message["content"])
+            ids += self.continuation(message["content"])
             if message["role"] == "assistant":
-                found.append(EOS_ID)
-        return found
+                ids.append(EOS_ID)
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of the bytes; broken UTF-8 gives U+FFFD."""
+        """Return the text of the bytes; invalid UTF-8 gives U+FFFD."""
         return bytes(i for i in ids if i < NUM_BYTES).decode(errors="replace")
 
     def texts(self, ids: Sequence[int]) -> list[str]:
-        """A byte that is no character by itself gives U+FFFD."""
+        """Return the text of each token; a byte that is no character alone gives U+FFFD."""
         return [SPECIAL_NAMES.get(i) or self.decode([i]) for i in ids]
 
 
 class PictureByteTokenizer(ByteTokenizer):
-    """The same with the tokens of a Qwen2.5-VL's pictures behind them."""
+    """A ByteTokenizer with additional tokens for the pictures of a Qwen2.5-VL."""
 
     vocab_size: int = PICTURE_VOCABULARY
     _names = re.compile("(" + "|".join(map(re.escape, PICTURE_NAMES)) + ")")
 
     def encode(self, text: str) -> list[int]:
-        """A begin token and the text's bytes; names of pictures' tokens are these."""
-        parts = self._names.split(text)
-        return [BOS_ID, *(token for part in parts for token in _picture_ids(part) or part.encode())]
+        """Return a begin token and the text's bytes; names of picture tokens become these tokens."""
+        pieces = self._names.split(text)
+        return [
+            BOS_ID,
+            *(token for piece in pieces for token in _picture_ids(piece) or piece.encode()),
+        ]
 
     def texts(self, ids: Sequence[int]) -> list[str]:
-        """As of bytes, with the names of pictures' tokens."""
+        """Return the text of each token like a ByteTokenizer, with the names of picture tokens."""
         names = dict(enumerate(PICTURE_NAMES, BYTE_VOCABULARY))
         return [names.get(i) or super(PictureByteTokenizer, self).texts([i])[0] for i in ids]
 
 
 def _picture_ids(text: str) -> list[int]:
-    """The token of this name; none of other texts."""
+    """Return the token of this name; none for other texts."""
     return [BYTE_VOCABULARY + PICTURE_NAMES.index(text)] if text in PICTURE_NAMES else []
 
 
@@ -179,7 +184,7 @@ class HFTokenizer:
 
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        except Exception as error:  # of any type, by what is spoiled
+        except Exception as error:  # its type depends on the damage
             raise ConfigError(
                 f"{path} holds no tokenizer that transformers can read ({error}); "
                 "save one there with save_pretrained"
@@ -189,38 +194,39 @@ class HFTokenizer:
         self.eos_ids: tuple[int, ...] = self._find_eos_ids()
 
     def end_id(self, *, chat: bool) -> int:
-        """What the chat template ends an answer with, else the tokenizer's own end token, else the first of
-        those that the model's files name."""
+        """Return the token with which the chat template ends an answer. Otherwise return the
+        tokenizer's own end token, or the first one that the model's files name."""
         if chat and self._tokenizer.chat_template:
             ends = [token for token in self._markers[0] if token in self.eos_ids]
             if ends:
                 return ends[0]
-        own = self._tokenizer.eos_token_id
-        return self.eos_ids[0] if own is None else int(own)
+        eos_id = self._tokenizer.eos_token_id
+        return self.eos_ids[0] if eos_id is None else int(eos_id)
 
     def encode(self, text: str) -> list[int]:
-        """Ids with the tokenizer's own special tokens in front, and without the end token that some
-        tokenizers append (`add_eos_token`): the response goes on from a prompt."""
+        """Return the ids with the tokenizer's special tokens in front, but without the end token that
+        some tokenizers append (`add_eos_token`), since the response continues the prompt."""
         ids = list(self._tokenizer.encode(text))
         return ids[:-1] if self._appends_end else ids
 
     @cached_property
     def _appends_end(self) -> bool:
-        """Whether the tokenizer writes an end token behind every text."""
+        """Return whether the tokenizer appends an end token to every text."""
         return self._tokenizer.encode("-")[-1] in {*self.eos_ids} - {*self.continuation("-")}
 
     def continuation(self, text: str) -> list[int]:
-        """Ids without special tokens."""
+        """Return the ids without special tokens."""
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def plain(self, text: str) -> list[int]:
-        """Ids without special tokens, also where the text names some."""
+        """Return the ids without special tokens, even where the text names some."""
         ids = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
         special = {*self._tokenizer.all_special_ids, *self.eos_ids}
         return [token for token in ids if token not in special]
 
     def chat(self, text: str) -> list[int]:
-        """Ids of a user's message. Raises ConfigError when the tokenizer has no chat template."""
+        """Return the ids of a user's message. Raises ConfigError if the tokenizer has no chat
+        template."""
         if not self._tokenizer.chat_template:
             raise ConfigError(
                 f"spec.data.chat is true, but the tokenizer of {self._path} has no chat template; "
@@ -235,22 +241,24 @@ class HFTokenizer:
         return list(ids)
 
     def between_turns(self, *, ended: bool) -> tuple[list[int], list[int]]:
-        """Ids around a user's message. Raises ConfigError for a chat template that leaves a message out."""
+        """Return the ids around a user's message. Raises ConfigError for a chat template that omits a
+        message."""
         before, after = self._markers
-        ends = [place for place, token in enumerate(before) if token in self.eos_ids]
+        ends = [index for index, token in enumerate(before) if token in self.eos_ids]
         return before[ends[0] + 1 :] if ended and ends else before, after
 
     @cached_property
     def _markers(self) -> tuple[list[int], list[int]]:
-        """What the template writes between an answer and the next message, and behind that one."""
+        """Return what the template writes between an answer and the next message, and after that
+        message."""
         shown = [{"role": "user", "content": "-"}, {"role": "assistant", "content": ANSWER}]
         text = self._tokenizer.apply_chat_template(
             [*shown, {"role": "user", "content": MESSAGE}],
             tokenize=False,
             add_generation_prompt=True,
         )
-        before, found, after = str(text).partition(ANSWER)[2].partition(MESSAGE)
-        if not found:
+        before, message, after = str(text).partition(ANSWER)[2].partition(MESSAGE)
+        if not message:
             raise ConfigError(
                 f"the chat template of {self._path} leaves out an answer or the message behind it, so that a "
                 "game (spec.data.environment with data.chat) or an agent (spec.rollout.agent) has no turns; "
@@ -259,19 +267,19 @@ class HFTokenizer:
         return self.continuation(before), self.continuation(after)
 
     def conversation(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
-        """Ids of the whole template."""
+        """Return the ids of the full rendered template."""
         return self.continuation(self._templated(messages, tools))
 
     def behind_answer(
         self, messages: Sequence[Message], tools: Sequence[Message], *, ended: bool
     ) -> list[int]:
-        """Ids of what the template writes behind an answer's text."""
+        """Return the ids of what the template writes after an answer's text."""
         shown = [{"role": "user", "content": "-"}, {"role": "assistant", "content": ANSWER}]
-        _, found, behind = self._templated([*shown, *messages], tools).partition(ANSWER)
-        if not found:
+        _, answer, following = self._templated([*shown, *messages], tools).partition(ANSWER)
+        if not answer:
             raise ConfigError(f"the chat template of {self._path} leaves out an earlier answer")
-        ids, before = self.continuation(behind), self._markers[0]
-        ends = [place for place, token in enumerate(before) if token in self.eos_ids]
+        ids, before = self.continuation(following), self._markers[0]
+        ends = [index for index, token in enumerate(before) if token in self.eos_ids]
         return ids[ends[0] + 1 :] if ended and ends else ids
 
     def _templated(self, messages: Sequence[Message], tools: Sequence[Message]) -> str:
@@ -287,38 +295,40 @@ class HFTokenizer:
                 tokenize=False,
                 add_generation_prompt=True,
             )
-        except Exception as error:  # a template raises what it likes
+        except Exception as error:  # a template may raise any error
             raise ConfigError(
                 f"the chat template of {self._path} refuses these messages: {error}"
             ) from error
         return str(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text without special tokens; spaces stay as they are."""
+        """Return the text without special tokens; spaces are not changed."""
         text = self._tokenizer.decode(
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return str(text)
 
     def texts(self, ids: Sequence[int]) -> list[str]:
-        """A token that is no character by itself gives U+FFFD."""
+        """Return the text of each token; a token that is no character alone gives U+FFFD."""
         return [str(self._tokenizer.decode([i], clean_up_tokenization_spaces=False)) for i in ids]
 
     def _find_eos_ids(self) -> tuple[int, ...]:
         ids = {self._tokenizer.eos_token_id}
         for name in ("generation_config.json", "config.json"):
             file = self._path / name
-            named = language_part(_object(file)).get("eos_token_id") if file.is_file() else None
+            named = (
+                language_part(_read_object(file)).get("eos_token_id") if file.is_file() else None
+            )
             several = named if isinstance(named, list) else [named]
             if wrong := [i for i in several if not isinstance(i, int | None)]:
                 raise ConfigError(f"{file}: eos_token_id is {show(wrong[0])}; must be a token's id")
             ids.update(several)
-        found = tuple(sorted(i for i in ids if i is not None))
-        if not found:
+        eos_ids = tuple(sorted(i for i in ids if i is not None))
+        if not eos_ids:
             raise ConfigError(
                 f"{self._path} names no end token; add eos_token_id to generation_config.json"
             )
-        return found
+        return eos_ids
 
 
 BYTE_TOKENIZERS: dict[str, type[ByteTokenizer]] = {
@@ -328,45 +338,47 @@ BYTE_TOKENIZERS: dict[str, type[ByteTokenizer]] = {
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a model's directory. Raises ConfigError when there is none."""
+    """Load the tokenizer of a model's directory. Raises ConfigError if there is none."""
     marker = path / MARKER
     if not marker.is_file():
         return HFTokenizer(path)
-    kind = _object(marker).get("type")
+    kind = _read_object(marker).get("type")
     if not isinstance(kind, str) or kind not in BYTE_TOKENIZERS:
         known = " and ".join(map(repr, BYTE_TOKENIZERS))
         raise ConfigError(f"{marker}: type is {kind!r}; this version knows only {known}")
     return BYTE_TOKENIZERS[kind]()
 
 
-def _object(file: Path) -> dict[str, Any]:
-    """Raises ConfigError."""
+def _read_object(file: Path) -> dict[str, Any]:
+    """Read a JSON object from a file. Raises ConfigError if there is none."""
     try:
-        found = read_json(file)
-        if not isinstance(found, dict):
-            raise ValueError(f"it is {show(found)}, no object")
+        content = read_json(file)
+        if not isinstance(content, dict):
+            raise ValueError(f"it is {show(content)}, no object")
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} cannot be read: {error}; copy the model again") from error
-    return found
+    return content
 
 
 def save_byte_tokenizer(folder: Path, *, pictures: bool = False) -> None:
-    """Mark a model's directory as one with the byte tokenizer. pictures: with tokens for these."""
+    """Mark a model's directory as one with the byte tokenizer. pictures: whether it has picture
+    tokens."""
     kind = "byte-pictures" if pictures else "byte"
     (folder / MARKER).write_text(json.dumps({"type": kind}) + "\n")
 
 
 def opening(tokenizer: Tokenizer) -> list[int]:
-    """The token that every conversation of an agent begins with, which is the prompt of its sample. Raises
-    ConfigError for a tokenizer without a chat template."""
+    """Return the token that begins every conversation of an agent, which is the prompt of its sample.
+    Raises ConfigError for a tokenizer without a chat template."""
     return tokenizer.conversation([{"role": "user", "content": "-"}], [])[:1]
 
 
 def make_stopped(tokenizer: Tokenizer, stop: Sequence[str]) -> Callable[[list[int]], bool]:
-    """A test of a response's ids, called after each token: does a stop string end in it by now?
+    """Return a test of a response's ids, called after each token: whether a stop string has been
+    completed in it.
 
-    Looks at the last tokens alone, as many as the longest stop string has bytes: a token that
-    gives text gives at least a byte.
+    The test decodes only the last tokens, as many as the longest stop string has bytes, since a token
+    with text has at least one byte.
     """
     tail = max(len(text.encode()) for text in stop) + MAX_BYTES_OF_CHARACTER
 
@@ -378,18 +390,19 @@ def make_stopped(tokenizer: Tokenizer, stop: Sequence[str]) -> Callable[[list[in
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:
-    """The text before the first stop string in it."""
-    places = [place for string in stop if (place := text.find(string)) >= 0]
-    return text[: min(places)] if places else text
+    """Return the text before the first stop string in it."""
+    offsets = [offset for string in stop if (offset := text.find(string)) >= 0]
+    return text[: min(offsets)] if offsets else text
 
 
 def cut_to_fit(text: str, limit: int, ids_of: Callable[[str], list[int]]) -> list[int]:
-    """Ids of a text, at most so many; cut text ends in three dots. ids_of: with whatever stands around it."""
+    """Return at most `limit` ids of a text; shortened text ends in three dots. ids_of: encodes text
+    including what surrounds it."""
     ids = ids_of(text)
     if len(ids) <= limit:
         return ids
     shortest, longest = 0, min(len(text), limit * MAX_BYTES_OF_CHARACTER * 8)
-    while shortest < longest:  # the longest beginning that fits
+    while shortest < longest:  # the longest prefix that fits
         middle = -(-(shortest + longest) // 2)
         if len(ids_of(text[:middle] + CUT)) <= limit:
             shortest = middle

@@ -1,6 +1,7 @@
-"""Files of the user with functions of rewards and agents, imported as Python imports modules.
+"""Import files of the user with functions of rewards and agents, as Python imports modules.
 
-Called by the child processes that run such functions."""
+Called by the child processes that run such functions.
+"""
 
 import importlib.util
 import sys
@@ -9,11 +10,11 @@ from types import ModuleType
 
 
 def import_user_file(file: Path) -> ModuleType:
-    """Import the file, with its folder on the path: it may import files beside it, and what it defines can be
-    pickled. Raises whatever the file raises."""
+    """Import the file, with its folder on the path. It may import files in that folder, and its
+    definitions can be pickled. Raises whatever the file raises."""
     name = file.stem
-    taken = not name.isidentifier() or name in sys.modules or importlib.util.find_spec(name)
-    if taken:
+    is_taken = not name.isidentifier() or name in sys.modules or importlib.util.find_spec(name)
+    if is_taken:
         name = f"rljob_user_{name}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None, f"{file} is no Python file"

@@ -20,7 +20,7 @@ from rljob_runtime.prompts.open_groups import OpenGroups
 from rljob_runtime.prompts.pool_rows import (
     POOL_STATES,
     OpenGroup,
-    OpenSample,
+    PoolSample,
     batch_rows,
     pool_rows,
     read_pool,
@@ -254,10 +254,10 @@ class _ReplicaStep:
             span=StageSpan.since(started, device_work),
         )
 
-    def _tools(self, trained: Sequence[OpenSample], tools: ToolSettings) -> ToolFigures:
+    def _tools(self, trained: Sequence[PoolSample], tools: ToolSettings) -> ToolFigures:
         return _with_trained_samples(tool_figures(self.generated, tools), trained)
 
-    def _games(self, trained: Sequence[OpenSample], games: GameSettings) -> GameFigures:
+    def _games(self, trained: Sequence[PoolSample], games: GameSettings) -> GameFigures:
         errors = sum(bool(outcome_of(sample.outcome)[1]) for sample in trained)
         done = sum(sample.end == "stop" for sample in trained) - errors
         figures = _with_trained_samples(game_figures(self.generated, games), trained)
@@ -311,7 +311,7 @@ class _ReplicaStep:
         if self.pictures is None:
             return []
         if group.position not in self.shown:
-            self.shown[group.position] = self.pictures.made(group.columns)
+            self.shown[group.position] = self.pictures.make_pictures(group.columns)
         return self.shown[group.position]
 
     def _seed(self, group: OpenGroup, sample: int) -> int:
@@ -325,7 +325,7 @@ def _so_far(outcome: bytes) -> Outcome:
     return Outcome(reward=outcome_of(outcome)[0], done=False)
 
 
-def _with_trained_samples(figures: Figures, samples: Sequence[OpenSample]) -> Figures:
+def _with_trained_samples(figures: Figures, samples: Sequence[PoolSample]) -> Figures:
     """Return the figures with the sums of these samples, all of which have ended."""
     return replace(
         figures,

@@ -14,10 +14,10 @@ from rljob_api.spec.algorithms.sampling import BatchReweighting
 from rljob_api.topology.devices import off_policy
 from rljob_api.topology.fewer_replicas import share_of_mini_batches
 from rljob_api.topology.resolved import ResolvedSpec
-from rljob_runtime.algorithms.filtering import filtered
+from rljob_runtime.algorithms.filtering import filter_samples
 from rljob_runtime.algorithms.functional import groups_with_signal
 from rljob_runtime.algorithms.kl_control import KlControl
-from rljob_runtime.algorithms.reweighting import reweighted
+from rljob_runtime.algorithms.reweighting import reweight_samples
 from rljob_runtime.algorithms.whitening import whiten
 from rljob_runtime.devices.collectives import sum_over_ranks
 from rljob_runtime.devices.own_time import PassTimer
@@ -93,7 +93,7 @@ class BatchTraining:
         ]
         chosen = self._spec.algorithm.params.sample_filter
         if chosen is not None:
-            groups = filtered(samples, chosen, seed=self._draw_seed).by_group()
+            groups = filter_samples(samples, chosen, seed=self._draw_seed).by_group()
         for group in groups:
             if len(self._groups) < self._mini_groups[0] and not self._waits:
                 self._add_to(self._begun(), group)
@@ -106,7 +106,7 @@ class BatchTraining:
         if self._lesson.whole_batch:
             whiten(self._groups, lambda sums: sum_over_ranks(sums, self._ranks.data))
         if self._reweighting is not None:
-            self._groups = reweighted(
+            self._groups = reweight_samples(
                 self._groups,
                 self._reweighting,
                 seed=self._draw_seed,

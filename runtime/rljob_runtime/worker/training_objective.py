@@ -37,7 +37,7 @@ MakeObjective = Callable[[ResolvedSpec, KlControl], TrainingObjective]
 
 def policy_objective(spec: ResolvedSpec, control: KlControl) -> TrainingObjective:
     """Create the algorithm's objective for the policy."""
-    algorithm, params = algorithm_of(spec.algorithm.name), control.applied(spec.algorithm.params)
+    algorithm, params = algorithm_of(spec.algorithm.name), control.apply_to(spec.algorithm.params)
     return TrainingObjective(
         prepare=lambda samples: algorithm.prepare(samples, params),
         loss=lambda logprobs_T, micro_batch, totals: algorithm.loss(
@@ -53,7 +53,7 @@ def policy_objective(spec: ResolvedSpec, control: KlControl) -> TrainingObjectiv
 def critic_objective(spec: ResolvedSpec, control: KlControl) -> TrainingObjective:
     """Create the objective of the algorithm's critic, whose returns include the same terms as the
     policy's."""
-    algorithm, params = critic_of(spec.algorithm.name), control.applied(spec.algorithm.params)
+    algorithm, params = critic_of(spec.algorithm.name), control.apply_to(spec.algorithm.params)
     return TrainingObjective(
         prepare=lambda samples: algorithm.prepare_critic(samples, params),
         loss=lambda values_T, micro_batch, totals: algorithm.critic_loss(

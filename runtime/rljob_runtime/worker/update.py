@@ -19,7 +19,7 @@ from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta, Share
 from rljob_runtime.errors import DockError, DockLost
-from rljob_runtime.prompts.passed_rows import Passed
+from rljob_runtime.prompts.passed_rows import PassedSamples
 from rljob_runtime.prompts.pool_rows import Lineage
 from rljob_runtime.record.digests import RankDigest, RowSums
 from rljob_runtime.record.reports import UpdateReport
@@ -56,7 +56,7 @@ class _BatchInProgress:
     rows: list[RowMeta]
     chunks: list[tuple[list[RowMeta], SampleBatch]]
     lineage: Lineage | None
-    passed: Passed | None
+    passed: PassedSamples | None
     sums: RowSums
     work: BatchTimer
 
@@ -145,7 +145,7 @@ class UpdateState:
         chunks: list[tuple[list[RowMeta], SampleBatch]] = []
         of_policy = self.teaches is policy_objective
         lineage = Lineage() if self.spec.flow.partial_rollout and of_policy else None
-        passed = Passed() if self.spec.data.difficulty_filter and of_policy else None
+        passed = PassedSamples() if self.spec.data.difficulty_filter and of_policy else None
         training = BatchTraining(self.engine, self.spec, self.ranks, self.control, self.teaches)
         sums = RowSums()
         try:
@@ -218,7 +218,7 @@ class UpdateState:
         claimed: list[RowMeta],
         chunks: list[tuple[list[RowMeta], SampleBatch]],
         training: BatchTraining,
-        trackers: tuple[Lineage | None, Passed | None],
+        trackers: tuple[Lineage | None, PassedSamples | None],
         sums: RowSums,
     ) -> BatchTimer:
         """Pass the share to the training as it arrives; returns the time spent waiting.
@@ -257,7 +257,7 @@ class UpdateState:
         batch: BatchName,
         rows: list[RowMeta],
         lineage: Lineage | None,
-        passed: Passed | None,
+        passed: PassedSamples | None,
     ) -> SampleBatch:
         if lineage is not None:
             lineage.add(self.dock, rows, version=batch.step - 1)

@@ -23,7 +23,7 @@ from rljob_runtime.errors import DockLost, WorkerError
 from rljob_runtime.processes.actors.reward_worker import RewardReport
 from rljob_runtime.processes.placement import Actors, Member
 from rljob_runtime.processes.workers import Call
-from rljob_runtime.prompts.passed_rows import Passed
+from rljob_runtime.prompts.passed_rows import PassedSamples
 from rljob_runtime.prompts.rounds import CandidateRound
 from rljob_runtime.prompts.selection import select_groups
 from rljob_runtime.record.checkpoint import CheckpointStore
@@ -161,7 +161,7 @@ class World:
         signals = [position % 3 != 0 for position in now.positions]
         last = () if now.next_batch else range(len(signals))
         chosen = select_groups(signals, missing=now.missing, fill=False, last=last)
-        selected = chosen.at(now.positions)
+        selected = chosen.with_positions(now.positions)
         self.put(now.batch, selected.taken)
         if now.next_batch:
             self.put(now.next_batch, selected.left_over)
@@ -178,7 +178,7 @@ class World:
         if not (chosen := self.chosen.get(batch)):
             return None
         right = [float(position % 2) for position in chosen]
-        passed = Passed(passes=right, prompts=list(range(len(chosen))))
+        passed = PassedSamples(passes=right, prompts=list(range(len(chosen))))
         return SimpleNamespace(passed=passed, lineage=None)
 
     def do_drop(self, batch: BatchName) -> int:

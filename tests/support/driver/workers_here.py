@@ -57,7 +57,7 @@ class WorkersHere:
     def on_device(self, node: int, number: int) -> Home:
         return {"node": node}
 
-    def beside(self, node: int | None) -> Home:
+    def on_reserved_node(self, node: int | None) -> Home:
         return {}
 
     def near(self, node: int) -> Home:

@@ -7,7 +7,7 @@ import pytest
 
 from rljob_api.spec.workload import Data
 from rljob_runtime.task.data.data_problems import data_problems
-from rljob_runtime.task.data.source import list_of
+from rljob_runtime.task.data.source import read_questions
 
 
 def problems(data: dict[str, Any], folder: Path = Path()) -> list[tuple[str, str]]:
@@ -123,7 +123,7 @@ def test_bad_lines_are_left_out_where_the_job_says_so(
     data = {"jsonl": {"path": "data.jsonl"}, "onBadRow": "leave-out"}
 
     assert problems(data, tmp_path) == []
-    (question,) = list_of(Data.model_validate(data), tmp_path)
+    (question,) = read_questions(Data.model_validate(data), tmp_path)
 
     assert question.answer == "b"
     assert "data.jsonl:2: is no JSON" in caplog.text and "data.jsonl:3: has no key" in caplog.text

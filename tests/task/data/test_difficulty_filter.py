@@ -17,7 +17,7 @@ from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.prompts import difficulty
 from rljob_runtime.prompts.difficulty import Difficulty
 from rljob_runtime.prompts.order import item_at
-from rljob_runtime.prompts.passed_rows import Passed, passed_mark
+from rljob_runtime.prompts.passed_rows import PassedSamples, passed_mark
 from rljob_runtime.samples.flow import PASSED
 from rljob_runtime.task.data.source import PromptSource
 from rljob_runtime.task.tokenizer import ByteTokenizer
@@ -165,10 +165,12 @@ def test_the_filter_learns_of_what_was_trained_on_though_no_reward_report_came()
     reports = []
     for share in (0, 1):  # two ranks train on half of the prompts each, a third one shares theirs
         column = {PASSED: Ragged.from_rows(marks[share])}
-        reports.append(Passed())
+        reports.append(PassedSamples())
         reports[-1].add(SimpleNamespace(read=lambda _, names, c=column: c), rows[share])  # type: ignore[arg-type]
 
-    made.trained([SimpleNamespace(passed=each, lineage=None) for each in [*reports, Passed()]])
+    made.finish_step(
+        [SimpleNamespace(passed=each, lineage=None) for each in [*reports, PassedSamples()]]
+    )
 
     assert made.metrics()["difficulty/left_out"] > 0
     assert made.metrics() == told.metrics()
@@ -177,7 +179,7 @@ def test_the_filter_learns_of_what_was_trained_on_though_no_reward_report_came()
 
 def test_a_scorer_that_failed_is_known_from_the_rows() -> None:
     column = {PASSED: Ragged.from_rows([passed_mark(passed=p, failed=f) for p, f in PAIRS])}
-    passed = Passed()
+    passed = PassedSamples()
 
     passed.add(
         SimpleNamespace(read=lambda _, names: column),  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from PIL import Image
 from rljob_api.spec.evaluation import EvaluationSuite
 from rljob_api.spec.workload import Batch, Data
 from rljob_runtime.task.data.data_problems import data_problems
-from rljob_runtime.task.data.source import PromptSource, list_of
+from rljob_runtime.task.data.source import PromptSource, read_questions
 from rljob_runtime.task.pictures.picture import pixels_of
 from rljob_runtime.task.tokenizer import ByteTokenizer
 
@@ -57,7 +57,7 @@ def test_of_a_row_goes_to_the_rewards_what_json_can_hold(tmp_path: Path) -> None
     day = datetime.date(2026, 1, 2)
     row = ROWS[1] | {"day": day, "raw": b"\0", "nested": {"list": [1, None]}}
 
-    (question,) = list_of(table_of(tmp_path, [row]), tmp_path)
+    (question,) = read_questions(table_of(tmp_path, [row]), tmp_path)
 
     assert question.entry == ROWS[1] | {"nested": {"list": [1, None]}}
 
@@ -96,7 +96,7 @@ def test_pictures_are_the_bytes_of_a_table_or_lie_beside_it(tmp_path: Path) -> N
     row = ROWS[1] | {"q": "<image> or <image>", "images": images}
     data = table_of(tmp_path, [row])
 
-    (question,) = list_of(data, tmp_path, tower=True)
+    (question,) = read_questions(data, tmp_path, tower=True)
 
     assert [pixels_of(picture)[0, 0].tolist() for picture in question.pictures] == [[1, 2, 3]] * 2
     assert "images" not in question.entry

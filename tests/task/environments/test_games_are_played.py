@@ -11,7 +11,7 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.task.environments.environment import GameSeed, Moved
 from rljob_runtime.task.environments.environment_table import game_maker
 from rljob_runtime.task.environments.game_pool import GamePool, OpenGame
-from rljob_runtime.task.environments.player import Player, Session
+from rljob_runtime.task.environments.player import GameSession, Player
 
 MakeEnvironment = Callable[..., Environment]
 Pools = Callable[..., GamePool]
@@ -117,7 +117,7 @@ def test_a_game_that_does_not_repeat_is_told_when_it_is_played_again(
     environment: MakeEnvironment,
 ) -> None:
     player = Player(environment("acme.clock"))
-    session = Session(name="one", seed=1)
+    session = GameSession(name="one", seed=1)
     try:
         assert not player.move(session, "a").error
         player.end()  # as if it had been killed for another game
@@ -133,7 +133,7 @@ def test_a_killed_process_is_replaced_and_its_games_go_on_where_they_were(
     environment: MakeEnvironment,
 ) -> None:
     player = Player(environment("acme.dice"))
-    untouched, killed = Session(name="one", seed=3), Session(name="two", seed=3)
+    untouched, killed = GameSession(name="one", seed=3), GameSession(name="two", seed=3)
     try:
         expected = [player.move(untouched, text).observation for text in "abcd"]
         before = [player.move(killed, text).observation for text in "ab"]

@@ -7,7 +7,7 @@ import pytest
 
 from rljob_api.spec.environment import Environment
 from rljob_runtime.task.data.games import GameItems, game_problems
-from rljob_runtime.task.environments.player import Player, Session
+from rljob_runtime.task.environments.player import GameSession, Player
 
 arena = pytest.importorskip("textarena", reason="needs the textarena extra")
 
@@ -26,7 +26,7 @@ def textarena(environment: Played) -> Played:
 def played(environment: Environment, seed: int, *moves: str) -> list[Any]:
     player = Player(environment)
     try:
-        session = Session(name="one", seed=seed)
+        session = GameSession(name="one", seed=seed)
         found = []
         for move in moves:
             found.append(player.move(session, move))
@@ -39,7 +39,7 @@ def played(environment: Environment, seed: int, *moves: str) -> list[Any]:
 
 def test_halving_the_range_finds_the_number(textarena: Played) -> None:
     environment = textarena("GuessTheNumber-v0")
-    player, session = Player(environment), Session(name="one", seed=11)
+    player, session = Player(environment), GameSession(name="one", seed=11)
     low, high = 1, 20
     try:
         while True:

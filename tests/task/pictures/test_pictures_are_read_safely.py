@@ -27,11 +27,11 @@ ROW = "words.jsonl:3"
 
 
 def of_bytes(content: bytes) -> RowPicture:
-    return RowPicture(row=ROW, place="images[0]", content=content)
+    return RowPicture(row=ROW, row_key="images[0]", content=content)
 
 
 def of_file(folder: Path, name: str) -> RowPicture:
-    return RowPicture(row=ROW, place="images[1]", content=name, folder=folder)
+    return RowPicture(row=ROW, row_key="images[1]", content=name, folder=folder)
 
 
 def saved(image: Image.Image, kind: str = "PNG", **options) -> bytes:
@@ -51,7 +51,7 @@ def fault_of(picture: RowPicture) -> str:
     with pytest.raises(PictureError) as raised:
         size_of(picture)
         pixels_of(picture)
-    assert str(raised.value).startswith(f"{ROW}: {picture.place} (")
+    assert str(raised.value).startswith(f"{ROW}: {picture.row_key} (")
     return str(raised.value)
 
 

@@ -107,7 +107,7 @@ def test_a_scorer_that_decides_by_chance_is_no_changed_one(
         asked.append(one)
         return next(found)
 
-    monkeypatch.setattr(pool, "_finds", finds)
+    monkeypatch.setattr(pool, "_is_right", finds)
 
     pool.end_batch()
 

@@ -1,7 +1,9 @@
-"""Where the dock's servers are now: on a cluster one may come back in another pod after it died.
+"""Look up the current addresses of the dock's servers: on a cluster a server that died may restart in
+another pod.
 
-Given to every client and controller of a run. Ray restarts the actor and knows its node; the dock itself
-knows nothing of Ray and asks at each connection. Without Ray all are on one machine and stay there.
+Every client and controller of a run has these addresses. Ray restarts the actor and knows its node. The
+dock itself does not depend on Ray and looks the address up at each connection. Without Ray all servers
+stay on one machine.
 """
 
 import contextlib
@@ -16,11 +18,11 @@ from rljob_runtime.dock.address import DockAddress
 FRESH_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
 UNKNOWN = ("", 0)
-"""In place of the address of a server that nobody has asked yet."""
+"""Placeholder for the address of a server that has not been requested yet."""
 
 
-def own_host() -> str:
-    """Where other processes of the run reach this worker."""
+def worker_host() -> str:
+    """Return the address at which other processes of the run reach this worker."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return "127.0.0.1"
@@ -28,86 +30,95 @@ def own_host() -> str:
 
 
 def warehouse_name(index: int) -> str:
-    """A warehouse's name as a Ray actor of the run's namespace."""
+    """Return a warehouse's name as a Ray actor in the run's namespace."""
     return f"warehouse-{index}"
 
 
 def controller_name(state: str) -> str:
-    """A controller's name, likewise."""
+    """Return a controller's name as a Ray actor in the run's namespace."""
     return f"controller-{state}"
 
 
 @dataclass(slots=True)
-class Servers:
-    """Where each of these servers was last, by its name. They are found by it: an actor that is made from
-    handles of others cannot be started again once Ray's object store has lost its arguments. may_move: one
-    that is started again may have another address."""
+class ServerAddresses:
+    """The latest known address of each server, by the server's name.
 
-    last: dict[str, tuple[str, int]]
+    Servers are looked up by name: an actor created from handles of other actors cannot restart after
+    Ray's object store has lost its arguments. may_move: whether a restarted server may have another
+    address.
+    """
+
+    latest: dict[str, tuple[str, int]]
     may_move: bool = True
-    asked: dict[str, float] = field(default_factory=dict)
+    requested_at: dict[str, float] = field(default_factory=dict)
 
-    def where(self, name: str) -> tuple[str, int]:
-        """Address of one; the last known one while it does not answer."""
-        self.ask([name])
-        return self.last[name]
+    def address_of(self, name: str) -> tuple[str, int]:
+        """Return a server's address, or the last known one while the server does not answer."""
+        self.refresh([name])
+        return self.latest[name]
 
-    def ask(self, names: Iterable[str]) -> None:
-        """Learn where these are now, each once a second at most."""
-        now = time.monotonic()
-        old = [
+    def refresh(self, names: Iterable[str]) -> None:
+        """Request the current addresses of these servers, each at most once a second."""
+        monotonic_s = time.monotonic()
+        stale = [
             name
             for name in names
-            if self.last[name] == UNKNOWN or now - self.asked.setdefault(name, now) > FRESH_SECONDS
+            if self.latest[name] == UNKNOWN
+            or monotonic_s - self.requested_at.setdefault(name, monotonic_s) > FRESH_SECONDS
         ]
-        if self.may_move and old:
-            self.last |= _answers(old)
-            self.asked |= dict.fromkeys(old, time.monotonic())
+        if self.may_move and stale:
+            self.latest |= _request_addresses(stale)
+            self.requested_at |= dict.fromkeys(stale, time.monotonic())
 
 
-def _answers(names: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """Of actors with these names; without those that are just being started again, or dead for good."""
+def _request_addresses(names: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Request the addresses of these actors. Actors that are restarting or permanently dead are
+    omitted."""
     import ray
 
-    asked = {}
+    requests = {}
     for name in names:
         with contextlib.suppress(ValueError):
-            asked[ray.get_actor(name).address.remote()] = name
+            requests[ray.get_actor(name).address.remote()] = name
     ended, _ = (
-        ray.wait([*asked], num_returns=len(asked), timeout=ANSWER_SECONDS) if asked else ([], 0)
+        ray.wait([*requests], num_returns=len(requests), timeout=ANSWER_SECONDS)
+        if requests
+        else ([], 0)
     )
-    found = {}
-    for answer in ended:
+    addresses = {}
+    for request in ended:
         with contextlib.suppress(ray.exceptions.RayError):
-            found[asked[answer]] = ray.get(answer, timeout=ANSWER_SECONDS)
-    return found
+            addresses[requests[request]] = ray.get(request, timeout=ANSWER_SECONDS)
+    return addresses
 
 
 @dataclass(slots=True)
 class LiveAddress:
-    """The dock's address at the moment of each call. dock: as it was when the run began. servers: all of
-    its."""
+    """The dock's address at the time of each call. dock: the address at the start of the run. servers:
+    addresses of all its servers."""
 
     dock: dict[str, Any] = field(repr=False)
-    servers: Servers
+    servers: ServerAddresses
 
     @classmethod
     def of(cls, dock: DockAddress, *, may_move: bool) -> "LiveAddress":
-        """From its address as the run begins."""
-        last = {warehouse_name(i): place for i, place in enumerate(dock.warehouses)}
-        last |= {controller_name(state): place for state, place in dock.controllers.items()}
-        return cls(dock.to_json(), Servers(last, may_move))
+        """Create it from the dock's address at the start of the run."""
+        addresses = {warehouse_name(i): address for i, address in enumerate(dock.warehouses)}
+        addresses |= {
+            controller_name(state): address for state, address in dock.controllers.items()
+        }
+        return cls(dock.to_json(), ServerAddresses(addresses, may_move))
 
     @property
     def first(self) -> DockAddress:
-        """As it was when the run began; asks nobody."""
+        """Return the address at the start of the run, without any request."""
         return DockAddress.from_json(self.dock)
 
     def __call__(self) -> DockAddress:
-        first, last = self.first, self.servers.last
-        self.servers.ask(last)
+        first, latest = self.first, self.servers.latest
+        self.servers.refresh(latest)
         return replace(
             first,
-            warehouses=tuple(last[warehouse_name(i)] for i in range(len(first.warehouses))),
-            controllers={state: last[controller_name(state)] for state in first.controllers},
+            warehouses=tuple(latest[warehouse_name(i)] for i in range(len(first.warehouses))),
+            controllers={state: latest[controller_name(state)] for state in first.controllers},
         )

@@ -1,4 +1,4 @@
-"""The prompt feeder: puts a step's prompts into the dock, so that the driver moves no sample data."""
+"""Put a step's prompts into the dock, so that no sample data passes through the driver."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from rljob_runtime.dock.stats import DockTraffic
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.processes.actors.addresses import LiveAddress
 from rljob_runtime.processes.hangs.reporter import start_reporter
-from rljob_runtime.prompts.pool_rows import POOL_STATES, OpenSample, group_columns, pool_rows
+from rljob_runtime.prompts.pool_rows import POOL_STATES, PoolSample, group_columns, pool_rows
 from rljob_runtime.prompts.rounds import CandidateRound, Round
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.samples.batches import BatchName
@@ -33,7 +33,7 @@ from rljob_runtime.task.tokenizer import load_tokenizer
 
 
 class PromptFeeder:
-    """Owns the prompt source of a run."""
+    """Owns the prompt source of a run and puts its prompts into the dock."""
 
     def __init__(self, job_json: str, model: Folder, base_dir: Path, dock: LiveAddress) -> None:
         start_reporter("feeder", dock.first)
@@ -65,7 +65,8 @@ class PromptFeeder:
     def feed(self, batch: BatchName, version: int, positions: Sequence[int] = ()) -> int:
         """Put the batch's rows; a second call changes nothing. Returns the number of rows.
 
-        positions: of a training batch's prompts, where they are chosen; otherwise those of its step.
+        positions: those of a training batch's prompts, where they are chosen; otherwise the step's own
+        positions are used.
         """
         if batch.kind == "train":
             sizes, states = self._spec.batch, training_states(self._spec)
@@ -85,66 +86,68 @@ class PromptFeeder:
         samples = evaluation.set_of(batch.suite).samples_per_prompt
         return self._put(batch, prompts, samples, version, states)
 
-    def feed_pool(self, now: Round, version: int) -> int:
-        """Put a round's fresh groups behind those that went on; otherwise as `feed`."""
+    def feed_pool(self, round_: Round, version: int) -> int:
+        """Put a round's fresh groups after those that continue. Returns the number of rows, like
+        `feed`."""
         sizes, rows = self._spec.batch, list[NewRow]()
-        prompts = self._training.at(now.fresh)
-        first = now.groups - len(now.fresh)
-        for place, (position, prompt) in enumerate(zip(now.fresh, prompts, strict=True), first):
+        prompts = self._training.at(round_.fresh)
+        first = round_.groups - len(round_.fresh)
+        for index, (position, prompt) in enumerate(zip(round_.fresh, prompts, strict=True), first):
             columns = group_columns(prompt.token_ids, _task(prompt), position)
-            columns |= self._shown(prompt)
-            samples = [OpenSample() for _ in range(sizes.samples_per_prompt)]
-            rows += pool_rows(now.pool, place, columns, samples, version=version)
-        total = now.groups * sizes.samples_per_prompt
-        self._dock.put_rows(str(now.pool), rows, total=total, states=POOL_STATES)
-        self._prepare_behind(now.fresh)
+            columns |= self._picture_columns(prompt)
+            samples = [PoolSample() for _ in range(sizes.samples_per_prompt)]
+            rows += pool_rows(round_.pool, index, columns, samples, version=version)
+        total = round_.groups * sizes.samples_per_prompt
+        self._dock.put_rows(str(round_.pool), rows, total=total, states=POOL_STATES)
+        self._prepare_behind(round_.fresh)
         return len(rows)
 
-    def feed_candidates(self, now: CandidateRound, version: int) -> int:
-        """Put a round's prompts of dynamic sampling; otherwise as `feed`."""
+    def feed_candidates(self, round_: CandidateRound, version: int) -> int:
+        """Put a round's prompts of dynamic sampling. Returns the number of rows, like `feed`."""
         sizes, rows = self._spec.batch, list[NewRow]()
         states = evaluation_states(self._spec)
         reserve = written_bytes(self._spec, states=states, route_bytes=self._route_bytes)
-        prompts = self._training.at(now.positions)
-        asked = zip(now.groups, now.positions, prompts, strict=True)
-        for place, position, prompt in asked:
+        prompts = self._training.at(round_.positions)
+        groups = zip(round_.groups, round_.positions, prompts, strict=True)
+        for index, position, prompt in groups:
             columns = group_columns(prompt.token_ids, _task(prompt), position)
-            columns |= self._shown(prompt)
+            columns |= self._picture_columns(prompt)
             rows += [
                 NewRow(
-                    uid=now.rows.row(place, sample),
-                    group=now.rows.group(place),
-                    group_index=place,
+                    uid=round_.rows.row(index, sample),
+                    group=round_.rows.group(index),
+                    group_index=index,
                     version=version,
                     group_columns=columns,
                     reserve_bytes=reserve,
                 )
                 for sample in range(sizes.samples_per_prompt)
             ]
-        self._dock.put_rows(str(now.rows), rows, total=len(rows), states=states)
-        self._prepare_behind(now.positions)
+        self._dock.put_rows(str(round_.rows), rows, total=len(rows), states=states)
+        self._prepare_behind(round_.positions)
         return len(rows)
 
     def drop(self, batch: BatchName) -> int:
-        """Free the batch's rows; claims that wait for it end. Returns rows freed."""
+        """Free the batch's rows and end the claims that wait for it. Returns the number of freed rows."""
         return self._dock.drop_batch(str(batch))
 
     def traffic(self) -> dict[str, DockTraffic]:
-        """What it moved through the dock since the last call."""
+        """Return the traffic through the dock since the last call."""
         return {"feed": self._dock.take_traffic()}
 
     def facts(self) -> dict[str, int]:
-        """Counts of what was left out: too long prompts, held-out prompts that training uses."""
+        """Return counts of prompts: too long ones, and held-out ones that training uses."""
         return self._source.facts()
 
     def _check_held_out(self) -> None:
-        """Models that score held-out prompts share them out by their number: there are as many as asked."""
-        found, evaluation = len(self._source.heldout()), self._spec.evaluation
+        """Check that there are as many held-out prompts as configured, since models that score them
+        divide them by number."""
+        spared, evaluation = len(self._source.heldout()), self._spec.evaluation
         scored = self._spec.has_pairs or self._spec.reward_model is not None
-        if evaluation is not None and scored and found < evaluation.prompts:
+        if evaluation is not None and scored and spared < evaluation.prompts:
             raise ConfigError(
-                f"spec.evaluation.prompts is {evaluation.prompts}, but the data can spare {found} prompts "
-                f"that differ from those of training; use {found} or fewer, or add data"
+                f"spec.evaluation.prompts is {evaluation.prompts}, but the data can spare {spared} prompts "
+                f"that differ from those of training; use {spared} or fewer, or add data"
             )
 
     def _put(
@@ -162,7 +165,7 @@ class PromptFeeder:
                 "prompt": np.asarray(prompt.token_ids, dtype=np.int32),
                 "task": np.frombuffer(_task(prompt), dtype=np.uint8),
             }
-            columns |= self._shown(prompt)
+            columns |= self._picture_columns(prompt)
             rows += [
                 NewRow(
                     uid=batch.row(number, sample),
@@ -179,17 +182,19 @@ class PromptFeeder:
         return len(rows)
 
     def _prepare_behind(self, positions: Sequence[int]) -> None:
-        """Rounds go on where the last one ended, most often with as many prompts."""
+        """Prepare the prompts after these positions. Rounds continue where the last one ended, usually
+        with as many prompts."""
         if positions:
             self._training.prepare(max(positions) + 1, len(positions))
 
-    def _shown(self, prompt: Prompt) -> dict[str, NDArray[Any]]:
-        """Columns of its pictures, in jobs that show any."""
+    def _picture_columns(self, prompt: Prompt) -> dict[str, NDArray[Any]]:
+        """Return the columns of the prompt's pictures; none in jobs without pictures."""
         return {} if self._processor is None else picture_columns(prompt.scaled)
 
 
 def _response(prompt: Prompt, sample: int) -> dict[str, NDArray[Any]]:
-    """Columns of a response that comes with the data, the preferred one first; none where it is generated."""
+    """Return the columns of a response from the data, the preferred one first; none if it is to be
+    generated."""
     if not prompt.responses:
         return {}
     reward = 1.0 if sample == 0 else 0.0

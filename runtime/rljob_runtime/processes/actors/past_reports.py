@@ -1,7 +1,8 @@
-"""What a worker reported of the last batches, for a driver that comes after the one that asked.
+"""Store a worker's reports on recent batches, for a driver that takes over from the one that requested
+them.
 
-A driver that was killed takes what it was told along. Kept by device and reward workers; asked by
-`run.succession`.
+A driver that is killed loses the reports that it received. Device and reward workers store them;
+`run.succession` requests them.
 """
 
 from dataclasses import dataclass, field
@@ -17,26 +18,28 @@ Report = TypeVar("Report")
 
 @dataclass(slots=True, kw_only=True)
 class PastReports:
-    """steps: that are kept, from the one that was reported last on: batches may be on their way so far ahead
-    of the one that is trained on."""
+    """Recent reports by stage and batch. steps: number of steps that are stored, up to the latest
+    report. Pending batches can be that far ahead of the one being trained on."""
 
     steps: int
-    kept: dict[tuple[str, BatchName], object] = field(default_factory=dict)
+    reports: dict[tuple[str, BatchName], object] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: ResolvedSpec) -> "PastReports":
-        """Of a worker of this job."""
+        """Return the store for a worker of this job."""
         return cls(steps=most_ahead(spec) + 2)
 
     def keep(self, stage: str, batch: BatchName, report: Report) -> Report:
-        """The report, which `get` returns as well."""
+        """Store the report, so that `get` returns it too, and return it."""
         recent = batch.step - self.steps
-        self.kept = {key: old for key, old in self.kept.items() if key[1].step > recent}
-        self.kept[stage, batch] = report
+        self.reports = {
+            key: past_report for key, past_report in self.reports.items() if key[1].step > recent
+        }
+        self.reports[stage, batch] = report
         return report
 
     def get(self, stage: str, batch: BatchName) -> object:
-        """Raises WorkerError where nothing was reported of it."""
-        if (stage, batch) not in self.kept:
+        """Return the stored report. Raises WorkerError if there is none."""
+        if (stage, batch) not in self.reports:
             raise WorkerError(f"{batch} has no report of {stage} here")
-        return self.kept[stage, batch]
+        return self.reports[stage, batch]

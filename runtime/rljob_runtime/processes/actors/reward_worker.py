@@ -1,6 +1,6 @@
-"""The reward worker: scores complete groups from the dock in child processes.
+"""Score complete groups from the dock in child processes.
 
-Returns sums for the metrics and a few groups as text for the report; rewards go to the dock.
+Returns sums for the metrics and a few groups as text for the report. Rewards are written to the dock.
 """
 
 import json
@@ -26,7 +26,7 @@ from rljob_runtime.processes.actors.past_reports import PastReports
 from rljob_runtime.processes.hangs.reporter import start_reporter
 from rljob_runtime.prompts.passed_rows import passed_mark
 from rljob_runtime.prompts.pool_rows import VERSIONS
-from rljob_runtime.prompts.rounds import CandidateRound, Selected
+from rljob_runtime.prompts.rounds import CandidateRound, Selection
 from rljob_runtime.prompts.selection import (
     GROUP_COLUMNS,
     ROW_COLUMNS,
@@ -68,20 +68,20 @@ from rljob_runtime.task.tokenizer import cut_at_stop, load_tokenizer
 
 SHOWN_GROUPS = 3
 CLAIM_ROWS = 32
-"""At a time; of larger groups, one."""
-OF_OUTCOMES = ("environment", "agent")
-"""Types of rewards that a sample's outcome has; a job has one of them at most."""
+"""Number of rows of a claim; a group that is larger is claimed alone."""
+OUTCOME_TYPES = ("environment", "agent")
+"""Types of rewards that are read from a sample's outcome; a job has at most one of them."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RewardReport:
-    """What one reward worker scored of a batch.
+    """The results of one reward worker on a batch.
 
-    totals, passes, prompts: of each sample that counts, its reward, 1 where it passed the first reward, and
-    its prompt's number. excluded: samples that do not count. failed: samples with an error in any reward.
-    groups_with_signal: groups whose rewards differ. shown: groups as text, for the report; token_columns:
-    what their tokens are told from, none where they are not.
-    selected: what became of candidates, by the positions of their prompts.
+    totals, passes, prompts: of each sample that counts, its reward, 1 where it passed the first reward,
+    and its prompt's number. excluded: number of samples that do not count. failed: number of samples with
+    an error in any reward. groups_with_signal: number of groups whose rewards differ. shown: groups as
+    text, for the report. token_columns: columns from which their tokens are reported; none if they are
+    not. selected: the selection of candidates, by the positions of their prompts.
     """
 
     totals: list[float] = field(default_factory=list)
@@ -96,12 +96,12 @@ class RewardReport:
     first_error: str = ""
     shown: list[Group] = field(default_factory=list)
     token_columns: tuple[str, ...] = ()
-    selected: Selected = field(default_factory=Selected)
+    selected: Selection = field(default_factory=Selection)
     span: StageSpan | None = None
 
 
 class RewardWorker:
-    """Scores groups until the batch is done."""
+    """Scores groups until the batch is complete, and selects candidates."""
 
     has_children: ClassVar = True
 
@@ -118,29 +118,32 @@ class RewardWorker:
         self._versions = (VERSIONS,) if spec.flow.partial_rollout else ()
         self._one_version = (
             spec.flow.mode != "async"
-        )  # there, new weights come while devices generate
+        )  # otherwise new weights arrive during generation
         self._timeout = spec.flow.stage_timeout_seconds
         self._primary = spec.rewards[0]
         self._on_error = {reward.name: reward.on_error for reward in spec.rewards}
         self._tokenizer = load_tokenizer(model.local_path())
         self._model = next((r for r in spec.rewards if r.type == "model"), None)
-        self._outcome = next((r for r in spec.rewards if r.type in OF_OUTCOMES), None)
-        found = ("model", *OF_OUTCOMES)  # with the sample
-        rules = [reward for reward in spec.rewards if reward.type not in found]
+        self._outcome = next((r for r in spec.rewards if r.type in OUTCOME_TYPES), None)
+        computed = ("model", *OUTCOME_TYPES)  # before the sample arrives here
+        rules = [reward for reward in spec.rewards if reward.type not in computed]
         self._pool = RewardPool(rules, spec.data, processes=processes_of(rules), base_dir=base_dir)
         self._dock = DockClient(dock, state="reward", owner=f"reward-{index}")
         self._past = PastReports.of(spec)
 
     def _facts(self) -> dict[str, Any]:
-        """What is told of this worker when the run hangs; asked in another thread."""
-        pool: RewardPool | None = getattr(self, "_pool", None)  # not there while this starts
+        """Return facts about this worker for a hang report; called in another thread."""
+        pool: RewardPool | None = getattr(self, "_pool", None)  # not set while this starts
         return {"children": pool.stacks() if pool is not None else {}}
 
     def score(self, batch: BatchName) -> RewardReport:
-        """Score until every row of the batch has a reward. Raises RewardError where a score failed that the
-        job stops at, GuardStop where a response has changed what scores."""
-        told = ("rollout_logprobs", *self._versions) if batch.kind == "train" else ()
-        report, work = RewardReport(token_columns=told), BatchTimer()
+        """Score until every row of the batch has a reward.
+
+        Raises RewardError if a score failed and the job stops at failures, and GuardStop if a response
+        has changed the scorer.
+        """
+        token_columns = ("rollout_logprobs", *self._versions) if batch.kind == "train" else ()
+        report, work = RewardReport(token_columns=token_columns), BatchTimer()
         while True:
             with work.waiting():
                 claim = self._dock.claim(
@@ -158,17 +161,17 @@ class RewardWorker:
                 return self._past.keep("reward", batch, report)
 
     def past_report(self, stage: str, batch: BatchName) -> object:
-        """What it reported of a batch, once what it was asked before has ended. Raises WorkerError."""
+        """Return the past report on a batch, after earlier calls have ended. Raises WorkerError."""
         return self._past.get(stage, batch)
 
-    def select(self, now: CandidateRound) -> RewardReport:
+    def select(self, round_: CandidateRound) -> RewardReport:
         """Score a round of candidates, and put groups into the step's batch and the next one's."""
         report = RewardReport(token_columns=("rollout_logprobs", *self._versions))
         scored, work = list[ScoredGroup](), BatchTimer()
         while True:
             with work.waiting():
                 claim = self._dock.claim(
-                    str(now.rows),
+                    str(round_.rows),
                     limit=CLAIM_ROWS,
                     whole_groups=True,
                     timeout_seconds=self._timeout,
@@ -182,38 +185,39 @@ class RewardWorker:
         scored.sort(key=lambda group: group.rows[0].group_index)
         chosen = select_groups(
             [group.signal for group in scored],
-            missing=now.missing,
-            fill=now.fill,
-            last=self._last(scored, now),
+            missing=round_.missing,
+            fill=round_.fill,
+            last=self._last(scored, round_),
         )
-        self._put(now.batch, now.filled, [scored[i] for i in chosen.taken])
-        if now.next_batch is not None:
-            self._put(now.next_batch, 0, [scored[i] for i in chosen.left_over])
-        report.selected = chosen.at([group.position for group in scored])
+        self._put(round_.batch, round_.filled, [scored[i] for i in chosen.taken])
+        if round_.next_batch is not None:
+            self._put(round_.next_batch, 0, [scored[i] for i in chosen.left_over])
+        report.selected = chosen.with_positions([group.position for group in scored])
         report.span = work.span()
-        return self._past.keep("reward", now.rows, report)
+        return self._past.keep("reward", round_.rows, report)
 
-    def _last(self, scored: Sequence[ScoredGroup], now: CandidateRound) -> set[int]:
-        """Those that no later step can take: all of the last step, and what is too old by the next one."""
-        if now.next_batch is None:
+    def _last(self, scored: Sequence[ScoredGroup], round_: CandidateRound) -> set[int]:
+        """Return the groups that no later step can take: all of the last step's, and those too old for
+        the next step."""
+        if round_.next_batch is None:
             return {*range(len(scored))}
-        oldest = now.batch.step - most_stale(self._spec)
+        oldest = round_.batch.step - most_stale(self._spec)
         return {i for i, group in enumerate(scored) if group.oldest < oldest}
 
     def _score_candidate(self, rows: Sequence[RowMeta], report: RewardReport) -> ScoredGroup:
         routes = [ROUTES] if self._spec.update.router_replay else []
         carried = [*ROW_COLUMNS, *self._mask, *routes, *self._versions]
         columns = self._dock.read(rows, [*GROUP_COLUMNS, *carried])
-        of_group = {name: columns[name].row(0).copy() for name in GROUP_COLUMNS}
+        group_columns = {name: columns[name].row(0).copy() for name in GROUP_COLUMNS}
         if self._spec.model.vision is not None:
             shown = self._dock.read(rows[:1], PICTURE_COLUMNS)
-            of_group |= {name: shown[name].row(0).copy() for name in PICTURE_COLUMNS}
+            group_columns |= {name: shown[name].row(0).copy() for name in PICTURE_COLUMNS}
         results = self._score_group(rows, report, trains=True)  # which frees the rows
         rewards = [result.total for result in results]
         passes = [self._passed(result) for result in results]
         return ScoredGroup(
             rows=rows,
-            shared=of_group,
+            shared=group_columns,
             columns=[
                 {name: columns[name].row(i).copy() for name in carried} for i in range(len(rows))
             ],
@@ -222,22 +226,22 @@ class RewardWorker:
         )
 
     def _put(self, batch: BatchName, first: int, groups: Sequence[ScoredGroup]) -> None:
-        """Put groups into a step's batch, from this place on."""
+        """Put groups into a step's batch, starting at this index."""
         sizes = self._spec.batch
         passed = evaluation_states(self._spec)
         later = tuple(n for n in state_graph(self._spec).names if n not in passed)
         reserve = written_bytes(self._spec, states=later)
         rows = [
             row
-            for place, group in enumerate(groups, first)
-            for row in batch_rows(batch, place, group, reserve_bytes=reserve)
+            for index, group in enumerate(groups, first)
+            for row in batch_rows(batch, index, group, reserve_bytes=reserve)
         ]
         if rows:
             total = sizes.global_batch_size * sizes.samples_per_prompt
             self._dock.put_rows(str(batch), rows, total=total, states=later)
 
     def traffic(self) -> dict[str, DockTraffic]:
-        """What it moved through the dock since the last call."""
+        """Return the traffic through the dock since the last call."""
         return {"reward": self._dock.take_traffic()}
 
     def close(self) -> None:
@@ -245,7 +249,7 @@ class RewardWorker:
         self._pool.close()
 
     def _score_rows(self, rows: Sequence[RowMeta], report: RewardReport, *, trains: bool) -> None:
-        """Group by group: who waits for the rewards gets each as soon as it is there."""
+        """Score group by group, so that each group's rewards are available as early as possible."""
         for _, members in groupby(rows, key=lambda row: row.group):
             self._score_group(list(members), report, trains=trains)
 
@@ -254,8 +258,8 @@ class RewardWorker:
     ) -> list[RewardResult]:
         scored = [MODEL_SCORE] * (self._model is not None) + [OUTCOME] * (self._outcome is not None)
         is_shown = len(report.shown) < SHOWN_GROUPS
-        told = report.token_columns if is_shown else ()
-        columns = self._dock.read(rows, ["task", "response", *self._mask, *scored, *told])
+        token_columns = report.token_columns if is_shown else ()
+        columns = self._dock.read(rows, ["task", "response", *self._mask, *scored, *token_columns])
         pictures = self._pictures(rows[0]) if is_shown else None  # before the rows are freed
         requests = []
         for i in range(len(rows)):
@@ -282,30 +286,35 @@ class RewardWorker:
                 for result, (reward, error) in zip(results, outcomes, strict=True)
             ]
         results = self._without_failed(results, trains=trains)
-        noted: dict[str, list[NDArray[Any]]] = {
+        columns_to_write: dict[str, list[NDArray[Any]]] = {
             "reward": [np.asarray([result.total], dtype=np.float32) for result in results]
         }
         if self._spec.data.difficulty_filter is not None:
-            noted[PASSED] = [
+            columns_to_write[PASSED] = [
                 passed_mark(passed=self._passed(result), failed=bool(result.errors))
                 for result in results
             ]
-        self._dock.write(rows, {name: Ragged.from_rows(each) for name, each in noted.items()})
+        self._dock.write(
+            rows, {name: Ragged.from_rows(each) for name, each in columns_to_write.items()}
+        )
         self._add(rows, requests, results, columns, report, pictures=pictures)
         return results
 
     def _without_failed(
         self, results: Sequence[RewardResult], *, trains: bool
     ) -> list[RewardResult]:
-        """A group's results, with the reward EXCLUDED where a score failed whose reward says so; of all where
-        a group to train on is left with fewer than two. Raises RewardError as `score`."""
+        """Replace failed rewards in a group's results by EXCLUDED if their reward is configured so.
+
+        All are excluded if fewer than two of a training group would remain. Raises RewardError like
+        `score`.
+        """
         failed = [{self._on_error[name]: name for name in result.errors} for result in results]
-        for result, found in zip(results, failed, strict=True):
-            if "stop" in found:
+        for result, failures in zip(results, failed, strict=True):
+            if "stop" in failures:
                 raise RewardError(
-                    f"a score failed: {result.errors[found['stop']]} (spec.rewards[].onError: stop)"
+                    f"a score failed: {result.errors[failures['stop']]} (spec.rewards[].onError: stop)"
                 )
-        excluded = ["exclude" in found for found in failed]
+        excluded = ["exclude" in failures for failures in failed]
         left = excluded.count(False)
         if trains and any(excluded) and left < 2:
             excluded = [True] * len(excluded)
@@ -315,11 +324,12 @@ class RewardWorker:
         ]
 
     def _pictures(self, row: RowMeta) -> list[ShownPicture] | None:
-        """What is shown of those of the row's prompt; None where it has none."""
+        """Return the pictures of the row's prompt as they are shown in the report, or None without
+        any."""
         if self._spec.model.vision is None:
             return None
-        found = self._dock.read([row], PICTURE_COLUMNS)
-        return shown_pictures(pixels_in({name: found[name].row(0) for name in found})) or None
+        columns = self._dock.read([row], PICTURE_COLUMNS)
+        return shown_pictures(pixels_in({name: columns[name].row(0) for name in columns})) or None
 
     def _add(
         self,
@@ -331,7 +341,7 @@ class RewardWorker:
         *,
         pictures: list[ShownPicture] | None,
     ) -> None:
-        """Add one group's results. pictures: of its prompt, where it is shown."""
+        """Add one group's results to the report. pictures: those of its prompt, if the group is shown."""
         for row, result in zip(rows, results, strict=True):
             if counts(result.total):
                 report.totals.append(result.total)
@@ -366,9 +376,14 @@ class RewardWorker:
                 requests, results, lengths, tokens, strict=True
             )
         ]
-        asked = requests[0]
+        first = requests[0]
         report.shown.append(
-            Group(prompt=asked.prompt, pictures=pictures, answer=asked.answer, responses=responses)
+            Group(
+                prompt=first.prompt,
+                pictures=pictures,
+                answer=first.answer,
+                responses=responses,
+            )
         )
 
     def _response(self, row: RowMeta, i: int, columns: Mapping[str, Ragged]) -> Response:

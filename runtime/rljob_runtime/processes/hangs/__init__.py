@@ -1,1 +1,1 @@
-"""What each process answers when it is asked where it stands: its stacks, and the dock what it holds."""
+"""Report the state of each process when a run hangs: its stacks, and for the dock its contents."""

@@ -1,8 +1,9 @@
-"""What answers for a process of a run while its main thread is busy, or blocked: a thread of its own.
+"""Answer for a process of a run in a separate thread while its main thread is busy or blocked.
 
-Started by each actor first of all. It keeps one connection to the driver's `switchboard` and sends a pulse
-every PULSE_SECONDS, so that the driver knows since when a process is silent, or at once when it is
-asked. A process that is stopped, or whose interpreter another thread holds, answers nothing.
+Each actor starts it first of all. It keeps one connection to the driver's `switchboard` and sends a pulse
+every PULSE_SECONDS, and immediately when it is asked for a report. So the driver can tell since when a
+process is silent. A process that is stopped, or whose interpreter is held by another thread, answers
+nothing.
 """
 
 import logging
@@ -29,21 +30,21 @@ MAX_STACK_BYTES = 256 << 10
 ROLE = "switchboard"
 
 Facts = Callable[[], dict[str, Any]]
-"""What else a process tells; called in the reporter's thread."""
+"""Returns further facts about a process; called in the reporter's thread."""
 
 
 def report(facts: Facts) -> dict[str, Any]:
-    """This process now, as JSON."""
-    own = stacks_text().encode(errors="replace")[:MAX_STACK_BYTES].decode(errors="ignore")
+    """Return the current state of this process as JSON."""
+    stacks = stacks_text().encode(errors="replace")[:MAX_STACK_BYTES].decode(errors="ignore")
     try:
-        told = facts()
+        details = facts()
     except Exception as error:  # a report without them is better than none
-        told = {"facts_failed": f"{type(error).__name__}: {error}"}
-    return {"stacks": own, "stands": stands(), "time": time.time(), **told}
+        details = {"facts_failed": f"{type(error).__name__}: {error}"}
+    return {"stacks": stacks, "stands": stands(), "time": time.time(), **details}
 
 
 def start_reporter(process: str, address: DockAddress, facts: Facts = dict) -> None:
-    """Let this process answer as `process`, e.g. "device-0", for as long as it lives. Does nothing where
+    """Start to answer as `process`, for example "device-0", until this process ends. Does nothing if
     the run has no switchboard."""
     if address.switchboard is None:
         return
@@ -58,16 +59,16 @@ class _Reporter:
         self._facts = facts
 
     def run(self) -> None:
-        """Until the switchboard refuses it, or the process ends."""
-        lives = pulse = PulseRequest(pid=os.getpid(), host=socket.gethostname())
+        """Send pulses until the switchboard refuses them, or the process ends."""
+        heartbeat = pulse = PulseRequest(pid=os.getpid(), host=socket.gethostname())
         while True:
             try:
                 number = self._channel.ask(pulse, timeout_seconds=PULSE_SECONDS).ask
             except DockRefused as error:
                 log.warning("%s", error)
                 return
-            except DockError:  # the driver is stopped, or gone, and this process soon, too
+            except DockError:  # the driver has stopped or ended, and this process soon will
                 time.sleep(1.0)
                 continue
-            told = report(self._facts) if number else None
-            pulse = msgspec.structs.replace(lives, answers=number, report=told)
+            contents = report(self._facts) if number else None
+            pulse = msgspec.structs.replace(heartbeat, answers=number, report=contents)

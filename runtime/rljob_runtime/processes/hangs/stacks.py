@@ -1,6 +1,7 @@
-"""A process' Python stacks as text: file, line and function of each frame, and nothing of what they hold.
+"""Render a process' Python stacks as text: file, line and function of each frame, without any data.
 
-No local variable, no source line (a file system that hangs would hang this, too), no environment.
+It contains no local variables and no environment. It contains no source lines either: reading them from a
+hanging file system would block.
 """
 
 import os
@@ -11,32 +12,33 @@ from types import FrameType
 
 MAX_THREADS = 64
 INNERMOST, OUTERMOST = 60, 20
-"""Frames of a deep stack; those between are counted."""
+"""Number of innermost and outermost frames shown of a deep stack; those between are counted."""
 PACKAGE = f"rljob_runtime{os.sep}"
 WAITS_FOR_CALLS = f"processes{os.sep}local_process.py"
-"""Where a worker without Ray is between two calls."""
+"""The location of a worker without Ray between two calls."""
 
 
 def stacks_text() -> str:
-    """All threads of this process, the main one first, innermost frames first."""
+    """Return the stacks of all threads, the main thread first, innermost frames first."""
     frames = sys._current_frames()
     threads = sorted(threading.enumerate(), key=lambda t: t is not threading.main_thread())
     known = {thread.ident for thread in threads}
-    found = [(t.name, t.native_id, frames[t.ident]) for t in threads if t.ident in frames]
-    found += [("unnamed", None, frame) for ident, frame in frames.items() if ident not in known]
-    texts = [_thread_text(*of_one) for of_one in found[:MAX_THREADS]]
-    if len(found) > MAX_THREADS:
-        texts.append(f"and {len(found) - MAX_THREADS} more threads\n")
+    stacks = [(t.name, t.native_id, frames[t.ident]) for t in threads if t.ident in frames]
+    stacks += [("unnamed", None, frame) for ident, frame in frames.items() if ident not in known]
+    texts = [_thread_text(*stack) for stack in stacks[:MAX_THREADS]]
+    if len(stacks) > MAX_THREADS:
+        texts.append(f"and {len(stacks) - MAX_THREADS} more threads\n")
     return "\n".join(texts)
 
 
 def stands() -> str:
-    """Where the main thread is in rljob's code, `run (states/generate.py:71)`; "" where it is idle."""
+    """Return the main thread's location in rljob's code, like `run (states/generate.py:71)`; "" if it
+    is idle."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
-        _, inside, place = frame.f_code.co_filename.rpartition(PACKAGE)
-        if inside and place != WAITS_FOR_CALLS:
-            return f"{frame.f_code.co_name} ({place}:{frame.f_lineno})"
+        _, inside, location = frame.f_code.co_filename.rpartition(PACKAGE)
+        if inside and location != WAITS_FOR_CALLS:
+            return f"{frame.f_code.co_name} ({location}:{frame.f_lineno})"
         frame = frame.f_back
     return ""
 

@@ -1,8 +1,8 @@
-"""The processes of a device's agents: sessions go out in threads, and what they returned comes back, each by
-its deadline.
+"""Run a device's agents in child processes: threads send the sessions and receive each result before its
+deadline.
 
-Made with the device's states; used by the rollout through `agent_turns`. A process that hangs or dies is
-replaced, and its session ends with an error.
+Created with the device's states; used by the rollout through `agent_turns`. A process that hangs or dies
+is replaced, and its session ends with an error.
 """
 
 import json
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """How a session ended. reward: None where the agent returned none. error: why it did not end by itself,
-    empty where it did. seconds: from its begin."""
+    """The result of a session. reward: None if the agent returned none. error: why the session failed,
+    or empty. seconds: time since its start."""
 
     reward: float | None = None
     error: str = ""
@@ -36,8 +36,8 @@ class Played:
 
 
 class AgentPool:
-    """Processes of the job's agent, made as they are needed, the first at once. Raises ConfigError where it
-    cannot work here."""
+    """The processes of the job's agent, started on demand, the first one immediately. Raises
+    ConfigError if the agent cannot run here."""
 
     def __init__(self, agent: Agent, base_dir: Path) -> None:
         self._agent = agent
@@ -60,41 +60,49 @@ class AgentPool:
     def play(
         self, begin: Callable[[], dict[str, Any] | None], done: Callable[[Played], None]
     ) -> None:
-        """Play a session once there is a process for it. begin: called then; what the agent is told, None
-        where nobody waits for it any more. `done` gets how it ended, once, in a thread of the pool."""
+        """Play a session once a process is free.
+
+        begin: called at that time; returns the session for the agent, or None if its result is no longer
+        needed. done: called once with the result, in a thread of the pool.
+        """
 
         def work() -> None:
-            told = begin()
-            if told is not None:
-                done(self._play(told))
+            session = begin()
+            if session is not None:
+                done(self._play(session))
 
         self._threads.submit(work)
 
     @property
     def most_seconds(self) -> float:
-        """By when a session that is played has asked or ended for certain."""
+        """Return the time within which a running session is certain to send a request or to end."""
         return self._agent.timeout_seconds + 2 * START_SECONDS
 
     def close(self) -> None:
-        """End all processes; nobody hears of their sessions."""
+        """End all processes; results of their sessions are dropped."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             for child in self._children:
                 child.kill()
 
-    def _play(self, told: dict[str, Any]) -> Played:
-        child, began = self._free.get(timeout=START_SECONDS), time.monotonic()  # as many as threads
+    def _play(self, session: dict[str, Any]) -> Played:
+        child, began = (
+            self._free.get(timeout=START_SECONDS),
+            time.monotonic(),
+        )  # there is one per thread
         try:
             if child is None:
                 child = LineChild(CHILD, self._config)
                 with self._lock:
                     self._children.append(child)
-            child.send(told)
-            said = child.answer(self._agent.timeout_seconds)
+            child.send(session)
+            answer = child.answer(self._agent.timeout_seconds)
         except Exception as error:  # a thread that raises would leave the sample waiting for ever
             log.warning("agent=%s could not be played: %s", self._agent.function, error)
-            said = {"lost": True, "error": "could not be started"}
+            answer = {"lost": True, "error": "could not be started"}
         finally:
             self._free.put(child)
-        why = f"it {said['error']}" if said.get("lost") else said.get("error", "")
-        return Played(reward=said.get("reward"), error=why, seconds=time.monotonic() - began)
+        error_text = f"it {answer['error']}" if answer.get("lost") else answer.get("error", "")
+        return Played(
+            reward=answer.get("reward"), error=error_text, seconds=time.monotonic() - began
+        )

@@ -1,8 +1,8 @@
-"""A request for a chat completion, read, and the message that answers it: the form that docs/agents.md
-describes. No torch.
+"""Parse a request for a chat completion and create the message that answers it, in the form of
+docs/agents.md. No torch.
 
-Two messages are the same where these forms are equal: what clients add or leave out of a message that they
-were given (`refusal`, None) says nothing.
+Two messages are the same if these forms are equal. Fields that clients add to a received message or omit
+from it (`refusal`, None) are ignored.
 """
 
 import json
@@ -15,17 +15,19 @@ from pydantic import JsonValue
 from rljob_api.spec.json_text import parse_json
 
 Message = dict[str, Any]
-"""`role`, `content` (a text), and where there are any `tool_calls` (`id`, `type`, `function` with `name` and
-`arguments`, an object or a text that is no JSON), `tool_call_id` and `name`."""
+"""A message with `role`, `content` (a text), and optionally `tool_calls`, `tool_call_id` and `name`. A
+tool call has `id`, `type` and `function` with `name` and `arguments`: an object, or a text that is not
+JSON."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
-REFUSED = ("stop", "logit_bias", "response_format", "logprobs", "functions", "audio")
-"""Parameters that would change what is drawn or told, and are not carried out."""
+UNSUPPORTED = ("stop", "logit_bias", "response_format", "logprobs", "functions", "audio")
+"""Parameters that would change what is drawn or returned, and are not supported."""
 
 
 class RequestRefused(Exception):
-    """Answered as an error of OpenAI's form, with this status. code: of the error."""
+    """Raised to answer a request with an error of OpenAI's form and this status. code: that of the
+    error."""
 
     def __init__(
         self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400
@@ -38,8 +40,8 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """most: tokens of the answer, None without a limit of its own. retry: whether the client says that it
-    asks again what it asked."""
+    """A parsed request. most: limit of the answer's tokens, None without a limit. retry: whether the
+    client marks it as a repetition of an earlier request."""
 
     messages: list[Message]
     tools: list[dict[str, Any]]
@@ -50,17 +52,17 @@ class ChatRequest:
     retry: bool
 
     def same(self, other: "ChatRequest") -> bool:
-        """Whether both ask for the same."""
+        """Return whether both requests have equal messages, tools and limit."""
         return (self.messages, self.tools, self.most) == (other.messages, other.tools, other.most)
 
 
 def read_request(body: JsonValue, *, retry: bool) -> ChatRequest:
-    """Raises RequestRefused with the parameter that is wrong."""
+    """Parse the body of a request. Raises RequestRefused with the parameter that is wrong."""
     if not isinstance(body, dict):
         raise RequestRefused("the body is no JSON object")
     if body.get("n") not in (None, 1):
         raise RequestRefused("n must be 1; ask again for another answer", param="n")
-    for name in REFUSED:
+    for name in UNSUPPORTED:
         if body.get(name) not in (None, False, {"type": "text"}):
             raise RequestRefused(
                 f"{name} is not carried out here; leave it out", param=name, code="unsupported"
@@ -86,11 +88,14 @@ def read_request(body: JsonValue, *, retry: bool) -> ChatRequest:
 
 
 def answer_message(text: str, content: str, *, number: int, tools: bool) -> Message:
-    """The assistant's message of a turn. text: all of the turn; content: up to a stop string. number: of the
-    turn, for names of calls. tools: whether calls are looked for: `<tool_call>` with an object of `name` and
-    `arguments`, as Qwen's and Hermes' templates ask for; where one is none, the turn is text."""
-    found = CALL.findall(text) if tools else []
-    calls = [_call(part, f"call_{number}_{place}") for place, part in enumerate(found)]
+    """Return the assistant's message of a turn.
+
+    text: all of the turn; content: the turn up to a stop string. number: that of the turn, for names of
+    calls. tools: whether to look for calls: `<tool_call>` with an object of `name` and `arguments`, as
+    Qwen's and Hermes' templates require. If one call is invalid, the turn is text.
+    """
+    matches = CALL.findall(text) if tools else []
+    calls = [_call(match, f"call_{number}_{index}") for index, match in enumerate(matches)]
     if not calls or None in calls:
         return {"role": "assistant", "content": content}
     before = text[: text.index("<tool_call>")]
@@ -98,7 +103,8 @@ def answer_message(text: str, content: str, *, number: int, tools: bool) -> Mess
 
 
 def sent(message: Message) -> dict[str, JsonValue]:
-    """An answer's message as it goes to the client: arguments are texts there, and no content is null."""
+    """Return an answer's message as it is sent to the client: arguments become texts, and empty
+    content becomes null."""
     if "tool_calls" not in message:
         return dict(message)
     calls = [
@@ -122,47 +128,47 @@ def _call(text: str, name: str) -> Message | None:
     return {"id": name, "type": "function", "function": function}
 
 
-def _messages(found: JsonValue) -> list[Message]:
-    if not isinstance(found, list) or not found:
+def _messages(value: JsonValue) -> list[Message]:
+    if not isinstance(value, list) or not value:
         raise RequestRefused("messages must be a list with one message at least", param="messages")
-    return [_message(message, f"messages[{place}]") for place, message in enumerate(found)]
+    return [_message(message, f"messages[{index}]") for index, message in enumerate(value)]
 
 
-def _message(found: JsonValue, param: str) -> Message:
-    role = found.get("role") if isinstance(found, dict) else None
-    if not isinstance(found, dict) or role not in ROLES:
+def _message(value: JsonValue, param: str) -> Message:
+    role = value.get("role") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or role not in ROLES:
         raise RequestRefused(f"{param}.role must be one of {', '.join(ROLES)}", param=param)
-    read: Message = {
+    message: Message = {
         "role": "system" if role == "developer" else role,
-        "content": _content(found.get("content"), f"{param}.content"),
+        "content": _content(value.get("content"), f"{param}.content"),
     }
-    if calls := found.get("tool_calls"):
+    if calls := value.get("tool_calls"):
         try:
-            read["tool_calls"] = [_read_call(call) for call in calls]  # type: ignore[union-attr]
+            message["tool_calls"] = [_read_call(call) for call in calls]  # type: ignore[union-attr]
         except (TypeError, KeyError, AttributeError) as error:
             raise RequestRefused(
                 f"{param}.tool_calls must be a list of calls of functions", param=param
             ) from error
-    return read | {key: found[key] for key in ("tool_call_id", "name") if found.get(key)}
+    return message | {key: value[key] for key in ("tool_call_id", "name") if value.get(key)}
 
 
 def _read_call(call: Any) -> Message:
     function = call["function"]
     name, arguments = str(function["name"]), str(function.get("arguments") or "{}")
     try:
-        given = parse_json(arguments)
+        parsed = parse_json(arguments)
     except ValueError:
-        given = arguments
-    function = {"name": name, "arguments": given}
+        parsed = arguments
+    function = {"name": name, "arguments": parsed}
     return {"id": str(call.get("id", "")), "type": "function", "function": function}
 
 
-def _content(found: JsonValue, param: str) -> str:
-    if found is None:
+def _content(value: JsonValue, param: str) -> str:
+    if value is None:
         return ""
-    if isinstance(found, str):
-        return found
-    parts = found if isinstance(found, list) else [None]
+    if isinstance(value, str):
+        return value
+    parts = value if isinstance(value, list) else [None]
     texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
     if not all(isinstance(text, str) for text in texts):
         raise RequestRefused(

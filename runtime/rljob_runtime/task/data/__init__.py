@@ -1,1 +1,1 @@
-"""Prompts: where they come from and which of them a step takes."""
+"""Read the prompts of a job from its data source, and choose which of them a step takes."""

@@ -1,6 +1,6 @@
-"""What is wrong with a job's data, found before anything starts.
+"""Find problems of a job's data before anything starts.
 
-Called by `launch`; the contract's own rules cannot know dataset names, files and their keys.
+Called by `launch`. The spec's own rules cannot know dataset names, files and their keys.
 """
 
 from dataclasses import replace
@@ -21,16 +21,18 @@ from rljob_runtime.task.data.template import placeholders
 from rljob_runtime.task.pictures.processor import PLACEHOLDER, placeholder_fault
 
 Checked = tuple[list[Problem], list[Question]]
-"""All faults of a data section, and the questions of its good rows, of a generator the first."""
+"""All problems of a data section, and the questions of its good rows; of a generator only the first
+question."""
 
 
 def data_problems(data: Data, *, base_dir: Path, tower: bool = False) -> list[Problem]:
-    """All faults of the data section, as `checked_data` finds them."""
+    """Return all problems of the data section that `checked_data` finds."""
     return checked_data(data, base_dir=base_dir, tower=tower)[0]
 
 
 def checked_data(data: Data, *, base_dir: Path, tower: bool = False) -> Checked:
-    """base_dir: folder of the job's file; tower: whether the model sees pictures."""
+    """Check a data section. base_dir: folder of the job's file; tower: whether the model sees
+    pictures."""
     if data.reasoning_gym is not None:
         problems, questions = gym_problems(data.reasoning_gym)
     elif data.file is not None:
@@ -46,31 +48,31 @@ def checked_data(data: Data, *, base_dir: Path, tower: bool = False) -> Checked:
             return [Problem("spec.data.source", str(error))], []
     elif data.drawn is not None:
         problems, questions = [], [DrawnItems(data.drawn, seed=0)[0]]
-        given = data.template.count(PLACEHOLDER) + data.template.count("{question}")
-        if given != 1:
-            problems = [Problem("spec.data.template", placeholder_fault(given, 1))]
+        num_pictures = data.template.count(PLACEHOLDER) + data.template.count("{question}")
+        if num_pictures != 1:
+            problems = [Problem("spec.data.template", placeholder_fault(num_pictures, 1))]
     else:
-        return [], []  # the rules of the contract say so
+        return [], []  # the spec's rules report this
     return [*problems, *_template_problems(data.template, questions)], questions
 
 
 def checked_suites(spec: RLJobSpec, *, base_dir: Path, tower: bool = False) -> Checked:
-    """The same of the evaluation's suites, each level of theirs."""
+    """Check the evaluation's suites, each at all of its levels."""
     problems: dict[Problem, None] = {}
     questions: list[Question] = []
     for index, suite in enumerate(spec.evaluation.suites if spec.evaluation else []):
         path = f"spec.evaluation.suites[{index}]"
         for level in suite.parts():
             data = suite.data(spec.data, level)
-            faults, found_here = checked_data(data, base_dir=base_dir, tower=tower)
-            questions += found_here
+            faults, suite_questions = checked_data(data, base_dir=base_dir, tower=tower)
+            questions += suite_questions
             for problem in faults:
                 of_template = problem.path == "spec.data.template"
                 if of_template:
-                    found = replace(problem, message=f"{problem.message} (in {path})")
+                    located = replace(problem, message=f"{problem.message} (in {path})")
                 else:
-                    found = replace(problem, path=problem.path.replace("spec.data", path))
-                problems[found] = None
+                    located = replace(problem, path=problem.path.replace("spec.data", path))
+                problems[located] = None
     return list(problems), questions
 
 

@@ -1,4 +1,4 @@
-"""Items that are drawn: a picture, a question, an exact answer. Item i is made of the seed plus i alone."""
+"""Provide drawn items: a picture, a question, an exact answer. Item i depends only on the seed plus i."""
 
 import io
 from random import Random
@@ -13,7 +13,7 @@ from rljob_runtime.task.pictures.processor import PLACEHOLDER
 
 
 class DrawnItems:
-    """The endless items of one kind under one seed."""
+    """The endless items of one kind with one seed."""
 
     def __init__(self, source: DrawnData, *, seed: int) -> None:
         self._source, self._seed = source, seed
@@ -22,19 +22,19 @@ class DrawnItems:
         source, seed = self._source, self._seed + index
         rng = Random(seed)
         task, level = rng.choice(source.tasks), min(source.level, MOST_LEVEL)
-        made = draw(rng, task=task, level=level, side=source.side)
-        drawn = _file_of(made.image)
-        blank = Image.new("RGB", made.image.size, "white")
+        drawing = draw(rng, task=task, level=level, side=source.side)
+        content = _file_of(drawing.image)
+        blank = Image.new("RGB", drawing.image.size, "white")
         picture = RowPicture(
             row=f"spec.data.drawn: seed {seed}",
-            place="images[0]",
-            content=_file_of(blank) if source.blank else drawn,
-            size=made.image.size,
-            drawn=drawn if source.blank else b"",
+            row_key="images[0]",
+            content=_file_of(blank) if source.blank else content,
+            size=drawing.image.size,
+            drawn=content if source.blank else b"",
         )
         return Question(
-            fields={"question": f"{PLACEHOLDER}{made.question}", "task": task},
-            answer=made.answer,
+            fields={"question": f"{PLACEHOLDER}{drawing.question}", "task": task},
+            answer=drawing.answer,
             entry={"task": task, "level": level, "seed": seed},
             pictures=(picture,),
         )

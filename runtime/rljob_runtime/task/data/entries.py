@@ -1,6 +1,6 @@
-"""Items of a dataset as JSON and back, exactly: JSON alone turns tuples into lists.
+"""Convert items of a dataset to JSON and back exactly: JSON alone turns tuples into lists.
 
-A dataset's scorer compares what it made itself, so its items must come back as they were.
+A dataset's scorer compares items that it made itself, so they must come back unchanged.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ _TUPLE, _PAIRS = "()", "{}"
 
 
 def to_json(value: Any) -> Any:
-    """A value of JSON types; raises TypeError for what is neither JSON nor a tuple."""
+    """Return the value in JSON types. Raises TypeError for what is neither JSON nor a tuple."""
     if isinstance(value, tuple):
         return {_TUPLE: [to_json(item) for item in value]}
     if isinstance(value, list):
@@ -25,7 +25,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """What `to_json` was given."""
+    """Return the value that `to_json` converted."""
     if isinstance(value, list):
         return [from_json(item) for item in value]
     if not isinstance(value, dict):

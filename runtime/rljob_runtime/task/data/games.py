@@ -1,6 +1,6 @@
-"""Games as prompts: the first observation of the game of each seed.
+"""Provide games as prompts: the first observation of the game of each seed.
 
-Called by the data source, by `data_problems` before a run, and by the warm-up. Games are begun in a child
+Called by the data source, by `data_problems` before a run, and by the warm-up. Games run in a child
 process.
 """
 
@@ -15,8 +15,8 @@ from rljob_runtime.task.environments.environment import GameSeed
 from rljob_runtime.task.environments.game_columns import game_entry
 from rljob_runtime.task.environments.player import Player
 
-KEPT_GAMES = 65_536
-"""Whose first observations are kept."""
+MAX_CACHED_GAMES = 65_536
+"""Number of games whose first observations are cached."""
 
 
 class GameItems:
@@ -25,40 +25,43 @@ class GameItems:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._player: Player | None = None
-        self._begun: dict[int, str] = {}
+        self._first_observations: dict[int, str] = {}
 
     def __getitem__(self, seed: int) -> Question:
-        """The game of this seed. Raises ConfigError where it cannot be begun."""
-        if seed not in self._begun:
+        """Return the game of this seed. Raises ConfigError if it cannot be begun."""
+        if seed not in self._first_observations:
             self.begin([seed])
         game = GameSeed(environment=self._environment, seed=seed)
-        return Question(fields={"question": self._begun[seed]}, answer="", entry=game_entry(game))
+        return Question(
+            fields={"question": self._first_observations[seed]}, answer="", entry=game_entry(game)
+        )
 
     def begin(self, seeds: Sequence[int]) -> None:
-        """Begin these games at once, which is faster than one by one. Raises ConfigError."""
-        new = [seed for seed in dict.fromkeys(seeds) if seed not in self._begun]
-        if len(self._begun) + len(new) > KEPT_GAMES:
-            self._begun.clear()
-        for seed, text in zip(new, self._playing().firsts(new), strict=True):
+        """Begin these games in one request, which is faster than one by one. Raises ConfigError."""
+        new = [seed for seed in dict.fromkeys(seeds) if seed not in self._first_observations]
+        if len(self._first_observations) + len(new) > MAX_CACHED_GAMES:
+            self._first_observations.clear()
+        for seed, text in zip(new, self._running_player().firsts(new), strict=True):
             if not text.strip():
                 raise ConfigError(
                     f"environment {self._environment.name} shows nothing when the game of seed {seed} "
                     "begins; its first observation is the prompt"
                 )
-            self._begun[seed] = text
+            self._first_observations[seed] = text
 
     def demonstrations(self, seeds: Sequence[int]) -> list[list[tuple[str, str]]]:
-        """Moves that the environment shows, each with the observation behind it. Raises ConfigError."""
-        return self._playing().demonstrations(seeds)
+        """Return moves that the environment demonstrates, each with the observation after it. Raises
+        ConfigError."""
+        return self._running_player().demonstrations(seeds)
 
     def close(self) -> None:
-        """End the process."""
+        """End the child process."""
         if self._player is not None:
             self._player.end()
             self._player = None
             atexit.unregister(self.close)
 
-    def _playing(self) -> Player:
+    def _running_player(self) -> Player:
         if self._player is None:
             self._player = Player(self._environment)
             atexit.register(self.close)
@@ -66,7 +69,7 @@ class GameItems:
 
 
 def game_problems(environment: Environment) -> list[Problem]:
-    """What is wrong with an environment that is installed; empty where a game can be begun."""
+    """Return problems of an installed environment; none if a game can be begun."""
     path = "spec.data.environment"
     items = GameItems(environment)
     try:

@@ -1,8 +1,7 @@
-"""Datasets of the reasoning-gym package: their names, parameters and items.
+"""Provide datasets of the reasoning-gym package: their names, parameters and items.
 
-Called by the data source, by `data_problems` before a run, and by the dataset reward.
-The package seeds item i with seed + i, so seeds near each other give the same items; callers keep
-theirs far apart.
+Called by the data source, by `data_problems` before a run, and by the dataset reward. The package seeds
+item i with seed + i, so nearby seeds share items; callers keep their seeds far apart.
 """
 
 import contextlib
@@ -21,11 +20,11 @@ from rljob_api.spec.workload import ReasoningGymData
 from rljob_runtime.task.data.entries import to_json
 from rljob_runtime.task.data.question import Question
 
-# These make every item when they are constructed, so they are made in parts of so many items.
+# These datasets create all items at construction, so they are created in chunks of so many items.
 EAGER = frozenset({"acre", "gsm_symbolic", "list_functions", "word_ladder"})
-EAGER_PART = 1000
+EAGER_CHUNK = 1000
 UNBOUNDED = 2**31 - 1
-# cellpylib imports these for pictures that no dataset draws, which would take longer than all the rest.
+# cellpylib imports these for pictures that no dataset draws; that takes longer than all other imports.
 PLOTTING = (
     "matplotlib", "matplotlib.animation", "matplotlib.collections", "matplotlib.pyplot", "mpl_toolkits",
     "mpl_toolkits.mplot3d",
@@ -34,24 +33,25 @@ RESERVED = frozenset({"seed", "size"})
 
 
 class GymItems:
-    """The endless items of one dataset under one seed."""
+    """The endless items of one dataset with one seed."""
 
     def __init__(self, source: ReasoningGymData, *, seed: int) -> None:
         self._name, self._params, self._seed = source.dataset, params_of(source), seed
-        self._part_size = EAGER_PART if self._name in EAGER else UNBOUNDED
-        self._part = lru_cache(maxsize=16)(self._make_part)
+        self._chunk_size = EAGER_CHUNK if self._name in EAGER else UNBOUNDED
+        self._chunk = lru_cache(maxsize=16)(self._make_chunk)
 
     def __getitem__(self, index: int) -> Question:
-        part, place = divmod(index, self._part_size)
-        return question_of(self._part(part)[place])
+        chunk, offset = divmod(index, self._chunk_size)
+        return question_of(self._chunk(chunk)[offset])
 
-    def _make_part(self, part: int) -> Any:
-        seed = self._seed + part * self._part_size
-        return make_dataset(self._name, self._params, seed=seed, size=self._part_size)
+    def _make_chunk(self, chunk: int) -> Any:
+        seed = self._seed + chunk * self._chunk_size
+        return make_dataset(self._name, self._params, seed=seed, size=self._chunk_size)
 
 
 def params_of(source: ReasoningGymData) -> dict[str, Any]:
-    """The dataset's parameters: the job's own, and those of the curriculum's level where it names one."""
+    """Return the dataset's parameters: the job's own, and those of the curriculum's level if the job
+    names one."""
     if source.level is None:
         return dict(source.params)
     curriculum = import_factory().create_curriculum(source.dataset)
@@ -70,23 +70,24 @@ def params_of(source: ReasoningGymData) -> dict[str, Any]:
 
 
 def make_dataset(name: str, params: Mapping[str, Any], *, seed: int, size: int) -> Any:
-    """The package's dataset; raises what the dataset's own validation raises."""
+    """Create the package's dataset. Raises whatever the dataset's own validation raises."""
     factory = import_factory()
     config = factory.DATASETS[name][1]
     return factory.create_dataset(name, **_typed(config, params), seed=seed, size=size)
 
 
 def import_factory() -> Any:
-    """reasoning_gym.factory with all datasets registered; imported late, it takes a second."""
-    with warnings.catch_warnings(), _empty(PLOTTING):
+    """Return reasoning_gym.factory with all datasets registered. It is imported late, since this takes
+    a second."""
+    with warnings.catch_warnings(), _stubbed_modules(PLOTTING):
         warnings.simplefilter("ignore")  # a dependency compiles with SyntaxWarnings
         import reasoning_gym.factory
     return reasoning_gym.factory
 
 
 @contextlib.contextmanager
-def _empty(names: Iterable[str]) -> Iterator[None]:
-    """For the time being, modules of these names that are not imported yet are there, with None in them."""
+def _stubbed_modules(names: Iterable[str]) -> Iterator[None]:
+    """Provide stubs, whose attributes are None, for modules of these names that are not imported yet."""
     missing = [name for name in names if name not in sys.modules]
     for name in missing:
         sys.modules[name] = ModuleType(name)
@@ -99,7 +100,7 @@ def _empty(names: Iterable[str]) -> Iterator[None]:
 
 
 def question_of(entry: Mapping[str, Any]) -> Question:
-    """An item as a question; keys of its metadata with plain values can be used in templates."""
+    """Return an item as a question; keys of its metadata with plain values can be used in templates."""
     answer = entry["answer"]
     fields = {"question": str(entry["question"])}
     for key, value in entry["metadata"].items():
@@ -111,7 +112,8 @@ def question_of(entry: Mapping[str, Any]) -> Question:
 
 
 def gym_problems(source: ReasoningGymData) -> tuple[list[Problem], list[Question]]:
-    """What is wrong with a dataset's name, parameters and level; where nothing is, an item of each level."""
+    """Return problems of a dataset's name, parameters and level. If there are none, also return an
+    item of each level."""
     path, name, params = "spec.data.reasoningGym", source.dataset, source.params
     factory = import_factory()
     datasets = factory.DATASETS
@@ -137,7 +139,7 @@ def gym_problems(source: ReasoningGymData) -> tuple[list[Problem], list[Question
 
 
 def _first_item(name: str, source: ReasoningGymData) -> Any:
-    return make_dataset(name, params_of(source), seed=0, size=EAGER_PART)[0]
+    return make_dataset(name, params_of(source), seed=0, size=EAGER_CHUNK)[0]
 
 
 def _param_problems(
@@ -160,7 +162,8 @@ def _param_problems(
 
 
 def _wrong_type(config: Any, key: str, value: Any) -> str | None:
-    """A message when a plain parameter has the wrong kind; unions and lists are left to it."""
+    """Return a message if a plain parameter has the wrong type. The package itself checks unions and
+    lists."""
     expected = typing.get_type_hints(config)[key]
     if expected not in (int, float, bool, str):
         return None
@@ -172,7 +175,8 @@ def _wrong_type(config: Any, key: str, value: Any) -> str | None:
 
 
 def _typed(config: Any, params: Mapping[str, Any]) -> dict[str, Any]:
-    """YAML knows no tuples; parameters that are tuples by type become so."""
+    """Return the parameters with lists converted to tuples where the types require it, since YAML has
+    no tuples."""
     hints = typing.get_type_hints(config)
     return {
         key: tuple(value) if isinstance(value, list) and _is_tuple(hints.get(key)) else value
@@ -185,6 +189,6 @@ def _is_tuple(hint: Any) -> bool:
 
 
 def _listed(name: str, datasets: Mapping[str, Any]) -> Sequence[str]:
-    """Names to show: those with the same first letter first, then others, a dozen in all."""
+    """Return names to show: those with the same first letter first, then others, a dozen in all."""
     ordered = sorted(datasets, key=lambda other: (other[:1] != name[:1], other))
     return [*ordered[:12], "..."]

@@ -1,4 +1,5 @@
-"""Prompts from a data source of an installed package. Items that cannot be used are named by number."""
+"""Read prompts from a data source of an installed package. Items that cannot be used are reported by
+number."""
 
 import json
 from collections.abc import Iterable
@@ -13,21 +14,21 @@ from rljob_runtime.task.data.question import Question, with_pictures
 
 
 def read_items(source: SourceData, data: Data, *, base_dir: Path, tower: bool) -> list[Question]:
-    """All items of the source, in its order. data: the section that names it. base_dir: folder of the job's
-    file. tower: whether the model sees pictures.
+    """Read all items of the source, in its order. data: the section that names it. base_dir: folder of
+    the job's file. tower: whether the model sees pictures.
 
-    Raises ConfigError where the source is not installed, fails, or gives an item without question
-    and answer.
+    Raises ConfigError if the source is not installed, fails, or returns an item without question and
+    answer.
     """
 
     def question(number: int, item: object) -> Question:
         label = f"{source.name}: item {number}"
-        text = _question(item, number)
-        found = with_pictures(text, data, label=label, folder=base_dir, tower=tower)
-        if isinstance(found, str):
-            raise ValueError(f"item {number} {found}")
-        _check_json(found.entry, number)
-        return found
+        parsed = _question(item, number)
+        shown = with_pictures(parsed, data, label=label, folder=base_dir, tower=tower)
+        if isinstance(shown, str):
+            raise ValueError(f"item {number} {shown}")
+        _check_json(shown.entry, number)
+        return shown
 
     factory = load(data_use(source.name))
     try:

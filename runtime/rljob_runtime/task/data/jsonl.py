@@ -1,4 +1,4 @@
-"""Prompts from a file, JSON Lines or parquet. Bad rows are named by their number, all of them at once."""
+"""Read prompts from a JSON Lines or parquet file. All bad rows are reported together, by number."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,74 +17,79 @@ SHOWN_LINES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonlFile:
-    """The good lines, in the file's order, and what is wrong with the others, as far as these are not left
-    out; left_out: what is wrong with those that are."""
+    """The contents of a file. questions: those of good rows, in the file's order. problems: those of
+    bad rows, unless bad rows are left out. left_out: problems of the rows that are left out."""
 
     questions: list[Question]
     problems: list[Problem]
     left_out: Sequence[Problem] = ()
 
     def without_bad_rows(self) -> "JsonlFile":
-        """The same with its bad rows left out, unless no good ones stay."""
+        """Return the file with its bad rows left out, unless there are no good ones."""
         if not self.questions:
             return self
         return JsonlFile(questions=self.questions, problems=[], left_out=self.problems)
 
 
 def read_prompts(data: Data, *, base_dir: Path, tower: bool) -> JsonlFile:
-    """Read `jsonl` or `parquet` whole; empty lines are passed over. tower: whether the model sees
+    """Read all of a `jsonl` or `parquet` file; empty lines are skipped. tower: whether the model sees
     pictures."""
     source = data.jsonl or data.parquet
     assert source is not None, "a section without a file of prompts"
     file = base_dir / source.path
-    at = f"spec.data.{'jsonl' if data.jsonl else 'parquet'}.path"
-    rows = read_lines(file, at=at) if data.jsonl else read_table(file, at=at)
+    spec_path = f"spec.data.{'jsonl' if data.jsonl else 'parquet'}.path"
+    rows = (
+        read_lines(file, spec_path=spec_path)
+        if data.jsonl
+        else read_table(file, spec_path=spec_path)
+    )
     if isinstance(rows, Problem):
-        return only(rows)
+        return unreadable_file(rows)
 
     def question(number: int, row: dict[str, Any]) -> Question | str:
-        found = _question(row, source)
-        if isinstance(found, str):
-            return found
+        parsed = _question(row, source)
+        if isinstance(parsed, str):
+            return parsed
         label = f"{file}:{number}"
-        shown = with_pictures(found, data, label=label, folder=file.parent, tower=tower)
+        shown = with_pictures(parsed, data, label=label, folder=file.parent, tower=tower)
         if isinstance(shown, str) or data.parquet is None:
             return shown
-        return replace(shown, entry=_kept(shown.entry))
+        return replace(shown, entry=_json_columns(shown.entry))
 
-    return sorted_out(rows, question, file=file, at=at)
+    return split_rows(rows, question, file=file, spec_path=spec_path)
 
 
-def sorted_out(
+def split_rows(
     rows: Iterable[Row],
     question: Callable[[int, dict[str, Any]], Question | str],
     *,
     file: Path,
-    at: str,
+    spec_path: str,
 ) -> JsonlFile:
-    """The questions of good rows, and what is wrong with the first bad ones. question: by number and row."""
+    """Return the questions of good rows, and the problems of the first bad ones. question: makes a
+    question from number and row."""
     questions: list[Question] = []
     bad: list[tuple[int, str]] = []
     for number, row in rows:
-        found = row if isinstance(row, str) else question(number, row)
-        if isinstance(found, str):
-            bad.append((number, found))
+        parsed = row if isinstance(row, str) else question(number, row)
+        if isinstance(parsed, str):
+            bad.append((number, parsed))
         else:
-            questions.append(found)
-    shown = [Problem(at, f"{file}:{n}: {text}") for n, text in bad[:SHOWN_LINES]]
+            questions.append(parsed)
+    shown = [Problem(spec_path, f"{file}:{n}: {text}") for n, text in bad[:SHOWN_LINES]]
     if len(bad) > SHOWN_LINES:
         others = len(bad) - SHOWN_LINES
-        shown.append(Problem(at, f"{file}: {others} other lines are bad as well"))
+        shown.append(Problem(spec_path, f"{file}: {others} other lines are bad as well"))
     return JsonlFile(questions=questions, problems=shown)
 
 
-def only(problem: Problem) -> JsonlFile:
-    """A file that cannot be read."""
+def unreadable_file(problem: Problem) -> JsonlFile:
+    """Return the contents of a file that cannot be read."""
     return JsonlFile(questions=[], problems=[problem])
 
 
 def _question(row: dict[str, Any], source: JsonlData) -> Question | str:
-    """The line's question, or what is wrong with it."""
+    """Return the line's question, or what is wrong with it."""
     for option, key in (("promptField", source.prompt_field), ("answerField", source.answer_field)):
         if key not in row:
             return f"has no key {key!r} ({option}){suggestion(key, row)}"
@@ -97,20 +102,21 @@ def _question(row: dict[str, Any], source: JsonlData) -> Question | str:
     return Question(fields=fields, answer=answer, entry=row)
 
 
-def _kept(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What goes along for rewards: what JSON can hold, which columns of times and bytes are not."""
-    kept = {}
+def _json_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns that JSON can represent, for rewards; for example, times and bytes are
+    omitted."""
+    columns = {}
     for key, value in row.items():
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError):
             continue
-        kept[key] = value
-    return kept
+        columns[key] = value
+    return columns
 
 
 def template_fields(row: dict[str, Any], prompt: str, *, answer_key: str) -> dict[str, str]:
-    """What a template may name: texts and numbers of an item, except its answer."""
+    """Return the fields that a template may use: texts and numbers of an item, except its answer."""
     others = {
         key: str(value)
         for key, value in row.items()

@@ -1,4 +1,5 @@
-"""Pairs of responses of which one is preferred, from JSON Lines or parquet. Bad rows are named by number."""
+"""Read pairs of responses, one of which is preferred, from JSON Lines or parquet. Bad rows are
+reported by number."""
 
 from pathlib import Path
 from typing import Any
@@ -6,26 +7,26 @@ from typing import Any
 from rljob_api.spec.messages import suggestion
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.workload import PreferenceData
-from rljob_runtime.task.data.jsonl import JsonlFile, only, sorted_out, template_fields
+from rljob_runtime.task.data.jsonl import JsonlFile, split_rows, template_fields, unreadable_file
 from rljob_runtime.task.data.question import Question
 from rljob_runtime.task.data.rows import read_lines, read_table
 
 PATH = "spec.data.preferences.path"
 KEY = "images"
-"""Of pictures, as rows of other files have them."""
+"""Key of pictures, as in rows of other files."""
 
 
 def read_preferences(source: PreferenceData, *, base_dir: Path) -> JsonlFile:
-    """All pairs of a file. A prompt may have several."""
+    """Read all pairs of a file. A prompt may have several."""
     file = base_dir / source.path
-    rows = (read_table if file.suffix == ".parquet" else read_lines)(file, at=PATH)
+    rows = (read_table if file.suffix == ".parquet" else read_lines)(file, spec_path=PATH)
     if isinstance(rows, Problem):
-        return only(rows)
-    return sorted_out(rows, lambda _, row: _pair(row, source), file=file, at=PATH)
+        return unreadable_file(rows)
+    return split_rows(rows, lambda _, row: _pair(row, source), file=file, spec_path=PATH)
 
 
 def _pair(row: dict[str, Any], source: PreferenceData) -> Question | str:
-    """The row's question with its responses, or what is wrong with it."""
+    """Return the row's question with its responses, or what is wrong with the row."""
     keys = {
         "promptField": source.prompt_field,
         "chosenField": source.chosen_field,

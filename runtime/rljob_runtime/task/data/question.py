@@ -1,4 +1,4 @@
-"""What a dataset gives and what the model is asked: questions and the prompts made of them.
+"""Define a dataset's questions, and make the prompts for the model from them.
 
 Called by the splits of each kind of dataset.
 """
@@ -20,7 +20,7 @@ from rljob_runtime.task.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-UNSEEN = (
+PICTURES_WITHOUT_VISION = (
     "has pictures ({key}), and this job is trained on text alone; set spec.model.vision: frozen for a model "
     "that sees them, or leave {key} out of the data"
 )
@@ -28,9 +28,11 @@ UNSEEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """fields: texts that a template may name, `question` among them. entry: the dataset's item as
-    JSON (`entries.to_json`), for its own scorer. responses: those of a pair, the preferred one first.
-    pictures: in the order of their placeholders."""
+    """A question of a dataset. fields: texts that a template may use, including `question`. entry: the
+    dataset's item as JSON (`entries.to_json`), for its own scorer.
+
+    responses: those of a pair, the preferred one first. pictures: in the order of their placeholders.
+    """
 
     fields: Mapping[str, str]
     answer: str
@@ -41,9 +43,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """index: number of the item in its split. text: without the chat template. responses: token ids of a
-    pair, with an end token each. pictures: of worked examples, then its own; token_ids have their tokens.
-    scaled: what the model sees of each, once the prompt is asked."""
+    """A prompt for the model. index: number of the item in its split. text: without the chat template.
+    responses: token ids of a pair, each with an end token.
+
+    pictures: those of worked examples, then its own; token_ids contain their tokens. scaled: the pictures
+    in the model's size, once the prompt is requested.
+    """
 
     index: int
     text: str
@@ -57,8 +62,8 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptMaker:
-    """Makes prompts of questions: worked examples, template, chat template, tokens. processor: of a model
-    that sees pictures. opening: of each prompt in the place of its text, which an agent gets."""
+    """Makes prompts from questions: worked examples, template, chat template, tokens. processor: that
+    of a model that sees pictures. opening: the token ids that replace each prompt's text, for agents."""
 
     data: Data
     tokenizer: Tokenizer
@@ -69,18 +74,18 @@ class PromptMaker:
     opening: list[int] | None = None
 
     def question_text(self, question: Question) -> str:
-        """The filled template."""
+        """Return the template filled with the question's fields."""
         return fill(self.data.template, question.fields)
 
     def key(self, question: Question) -> str:
-        """What makes two prompts the same one: text and pictures."""
+        """Return what identifies a prompt: its text and pictures."""
         return "\0".join([self.question_text(question), *(p.key for p in question.pictures)])
 
     def prompt(self, question: Question, *, index: int) -> Prompt | None:
-        """The prompt, or None when it, or a response of its pair, is longer than the limit."""
+        """Return the prompt, or None if it, or a response of its pair, is longer than the limit."""
         text = self._examples_text() + self.question_text(question)
-        asked = (*self.examples, question)
-        shown = [picture for one in asked for picture in one.pictures]
+        questions = (*self.examples, question)
+        shown = [picture for each in questions for picture in each.pictures]
         ids = self._ids(text, shown)
         end = self.tokenizer.end_id(chat=self.data.chat)
         responses = tuple(
@@ -99,19 +104,19 @@ class PromptMaker:
             pictures=tuple(shown),
         )
 
-    def seen(self, prompt: Prompt) -> Prompt:
-        """The prompt with its pictures decoded and scaled. Raises PictureError."""
+    def load_pictures(self, prompt: Prompt) -> Prompt:
+        """Return the prompt with its pictures decoded and scaled. Raises PictureError."""
         if not prompt.pictures:
             return prompt
         assert self.processor is not None, "pictures without a model that sees them"
         scaled = [self.processor.scaled(pixels_of(picture)) for picture in prompt.pictures]
         return replace(prompt, scaled=tuple(scaled))
 
-    def seen_or_left_out(self, prompt: Prompt) -> Prompt | None:
-        """The same, or None where a picture cannot be decoded and such rows are left out
-        (spec.data.onBadRow)."""
+    def load_pictures_or_drop(self, prompt: Prompt) -> Prompt | None:
+        """Return the prompt with its pictures, or None if one cannot be decoded and such rows are left
+        out (spec.data.onBadRow)."""
         try:
-            return self.seen(prompt)
+            return self.load_pictures(prompt)
         except PictureError as error:
             if self.data.on_bad_row == "refuse":
                 raise
@@ -119,7 +124,8 @@ class PromptMaker:
             return None
 
     def _ids(self, text: str, pictures: Sequence[RowPicture]) -> list[int]:
-        """Raises ConfigError for a text that goes with no pictures, or with others."""
+        """Return the ids of a text with pictures. Raises ConfigError if the text does not match the
+        pictures."""
         if self.opening is not None:
             return self.opening
         encode = self.tokenizer.chat if self.data.chat else self.tokenizer.encode
@@ -142,31 +148,38 @@ class PromptMaker:
 
 
 def answer_text(data: Data, answer: str) -> str:
-    """The answer as it follows the template: after a space, unless the template ends in one."""
+    """Return the answer as it follows the template: after a space, unless the template ends in one."""
     return answer if data.template[-1].isspace() else f" {answer}"
 
 
 def with_pictures(
     question: Question, data: Data, *, label: str, folder: Path, tower: bool
 ) -> Question | str:
-    """The question with the pictures of its entry, or what is wrong with them. label: file and number of the
-    row. folder: where paths start. tower: whether the model sees pictures; without, `<image>` is text."""
+    """Return the question with the pictures of its entry, or what is wrong with them.
+
+    label: file and number of the row. folder: base of relative paths. tower: whether the model sees
+    pictures; if not, `<image>` is text.
+    """
     row, key = question.entry, data.shown.field
     if not tower:
-        return UNSEEN.format(key=key) if isinstance(row.get(key), list) and row[key] else question
+        return (
+            PICTURES_WITHOUT_VISION.format(key=key)
+            if isinstance(row.get(key), list) and row[key]
+            else question
+        )
     try:
-        found = pictures_of(row, key=key, label=label, folder=folder)
-        if isinstance(found, str):
-            return found
-        given = fill(data.template, question.fields).count(PLACEHOLDER)
+        pictures = pictures_of(row, key=key, label=label, folder=folder)
+        if isinstance(pictures, str):
+            return pictures
+        num_placeholders = fill(data.template, question.fields).count(PLACEHOLDER)
     except PictureError as error:
         return error.fault
-    except KeyError:  # told of the template
+    except KeyError:  # reported as a problem of the template
         return question
-    if given != len(found):
-        return placeholder_fault(given, len(found))
-    if data.shown.per_prompt is not None and given > data.shown.per_prompt:
+    if num_placeholders != len(pictures):
+        return placeholder_fault(num_placeholders, len(pictures))
+    if data.shown.per_prompt is not None and num_placeholders > data.shown.per_prompt:
         most = f"{data.shown.per_prompt} (spec.data.images.perPrompt)"
-        return f"has {given} pictures, more than {most}; raise it, or show fewer"
+        return f"has {num_placeholders} pictures, more than {most}; raise it, or show fewer"
     entry = {name: value for name, value in row.items() if name != key}
-    return replace(question, pictures=found, entry=entry)
+    return replace(question, pictures=pictures, entry=entry)

@@ -1,4 +1,5 @@
-"""Rows of a file with their numbers: JSON Lines and parquet. Called by who makes questions of them."""
+"""Read the rows of a file with their numbers, from JSON Lines or parquet. Called by the readers that
+make questions from them."""
 
 from codecs import BOM_UTF8
 from pathlib import Path
@@ -8,37 +9,39 @@ from rljob_api.spec.json_text import parse_json
 from rljob_api.spec.problems import Problem
 
 Row = tuple[int, dict[str, Any] | str]
-"""Number of a line and its object, or what is wrong with it."""
+"""A row's number, and its object or what is wrong with it."""
 
 
-def read_lines(file: Path, *, at: str) -> list[Row] | Problem:
-    """Objects of a JSON Lines file with their numbers. at: the file's place in the job."""
+def read_lines(file: Path, *, spec_path: str) -> list[Row] | Problem:
+    """Read the objects of a JSON Lines file with their line numbers. spec_path: the path of the file's
+    setting in the job."""
     try:
         lines = file.read_bytes().removeprefix(BOM_UTF8).splitlines()
     except FileNotFoundError:
-        return Problem(at, f"there is no file {file}; paths start at the job's")
+        return Problem(spec_path, f"there is no file {file}; paths start at the job's")
     except OSError as error:
-        return Problem(at, f"{file} cannot be read: {error}")
+        return Problem(spec_path, f"{file} cannot be read: {error}")
     rows = [(n, _object(line)) for n, line in enumerate(lines, start=1) if line.strip()]
-    return rows or Problem(at, f"{file} is empty; write one JSON object a line")
+    return rows or Problem(spec_path, f"{file} is empty; write one JSON object a line")
 
 
-def read_table(file: Path, *, at: str) -> list[Row] | Problem:
-    """Rows of a parquet file with their numbers, from 1. at: the file's place in the job."""
+def read_table(file: Path, *, spec_path: str) -> list[Row] | Problem:
+    """Read the rows of a parquet file with their numbers, from 1. spec_path: the path of the file's
+    setting in the job."""
     try:
         import pyarrow.parquet as parquet
     except ImportError:
-        what = (
+        remedy = (
             "needs pyarrow, which is not installed; pip install 'rljob[parquet]', or use JSON Lines"
         )
-        return Problem(at, f"{file} {what}")
+        return Problem(spec_path, f"{file} {remedy}")
     if not file.is_file():
-        return Problem(at, f"there is no file {file}; paths start at the job's")
+        return Problem(spec_path, f"there is no file {file}; paths start at the job's")
     try:
         rows = parquet.read_table(file).to_pylist()
-    except (OSError, ValueError) as error:  # pyarrow's own errors are among them
-        return Problem(at, f"{file} cannot be read as parquet: {error}")
-    return list(enumerate(rows, start=1)) or Problem(at, f"{file} has no rows")
+    except (OSError, ValueError) as error:  # includes pyarrow's own errors
+        return Problem(spec_path, f"{file} cannot be read as parquet: {error}")
+    return list(enumerate(rows, start=1)) or Problem(spec_path, f"{file} has no rows")
 
 
 def _object(line: bytes) -> dict[str, Any] | str:

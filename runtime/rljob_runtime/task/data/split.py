@@ -1,7 +1,8 @@
-"""Training items, held-out items and worked examples of a dataset: three sets without a common text.
+"""Split a dataset into training items, held-out items and worked examples: three sets without a common
+text.
 
-The held-out set is drawn first and training leaves its texts out, so the two are disjoint for any
-number of steps, and for the warm-up too. Prompts that are too long are left out of both.
+The held-out set is drawn first and training omits its texts. So the two are disjoint for any number of
+steps, and for the warm-up too. Prompts that are too long are omitted from both.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,8 +32,8 @@ MakePromptMaker = Callable[[Sequence[Question]], PromptMaker]
 
 
 @dataclass(slots=True, kw_only=True)
-class LeftOut:
-    """Items that were drawn for training and left out, each counted once."""
+class DroppedItems:
+    """Items that were drawn for training and dropped, each counted once."""
 
     too_long: set[int] = field(default_factory=set)
     held_out: set[int] = field(default_factory=set)
@@ -41,41 +42,44 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteItems:
-    """What a suite is drawn from. wanted: prompts. generated: draws of a generator, not a whole data set."""
+    """The items that a suite is drawn from. num_prompts: number of prompts. generated: whether the
+    questions are draws of a generator and not a full data set."""
 
     name: str
     questions: Sequence[Question]
-    wanted: int
+    num_prompts: int
     generated: bool
 
 
 class Items(Protocol):
-    """Items of a generator, each made of its number and the generator's seed."""
+    """Items of a generator, each derived from its number and the generator's seed."""
 
     def __getitem__(self, index: int) -> Question: ...
 
 
 class Split(Protocol):
-    """A dataset in its sets. size: number of training items; held_out: the evaluation's prompts."""
+    """A dataset divided into its sets. size: number of training items; held_out: the evaluation's
+    prompts."""
 
     size: int
     held_out: list[Prompt]
-    left_out: LeftOut
+    left_out: DroppedItems
 
     def train(self, index: int, *, draw: int = 0) -> Prompt:
-        """The training item `index`, below `size`. Raises ConfigError when none can be had.
+        """Return the training item `index`, below `size`. Raises ConfigError if there is none.
 
-        draw: number of the step in the training stream, from 0, which a curriculum goes by.
+        draw: number of the step in the training stream, from 0, which determines a curriculum's level.
         """
         ...
 
     def hold_out(self, questions: SuiteItems) -> list[Prompt]:
-        """Prompts of a suite, which training leaves out from now on. Raises ConfigError for none."""
+        """Return the prompts of a suite, which training omits from now on. Raises ConfigError if there
+        are none."""
         ...
 
 
 class GeneratedSplit:
-    """Items of a generator: one that is left out is replaced by the item `size` further on."""
+    """Split of a generator's items: a dropped item is replaced by the item `size` further on."""
 
     def __init__(
         self,
@@ -94,38 +98,40 @@ class GeneratedSplit:
             return generated(last, seed=base + offset)
 
         self.size = data.train_size
-        self.left_out = LeftOut()
+        self.left_out = DroppedItems()
         drawn, self._items = items(HELD_OUT_SEEDS), items(0)
         levels = plan.levels if plan else []
-        self._of_level = {level: generated(source.at(level), seed=base) for level in levels}
+        self._items_by_level = {level: generated(source.at(level), seed=base) for level in levels}
         examples = take_examples(items(EXAMPLE_SEEDS), data)
         self._maker = make_maker(examples)
         self._taken = {self._maker.key(example) for example in examples}
         scan = max(MIN_SCAN, SCAN_FACTOR * held_out)
         self.held_out = draw_held_out(
-            (drawn[i] for i in range(scan)), self._maker, wanted=held_out, taken=self._taken
+            (drawn[i] for i in range(scan)), self._maker, num_prompts=held_out, taken=self._taken
         )
 
     def train(self, index: int, *, draw: int = 0) -> Prompt:
-        """The item, or the first good one of its replacements."""
-        items = self._of_level[self._plan.level(draw)] if self._plan else self._items
-        for place in range(index, index + MAX_REPLACEMENTS * self.size, self.size):
-            question = items[place]
+        """Return the item, or the first suitable one of its replacements."""
+        items = self._items_by_level[self._plan.level(draw)] if self._plan else self._items
+        for number in range(index, index + MAX_REPLACEMENTS * self.size, self.size):
+            question = items[number]
             if self._maker.key(question) in self._taken:
-                self.left_out.held_out.add(place)
+                self.left_out.held_out.add(number)
             elif (prompt := self._maker.prompt(question, index=index)) is None:
-                self.left_out.too_long.add(place)
+                self.left_out.too_long.add(number)
             else:
-                return self._maker.seen(prompt)
+                return self._maker.load_pictures(prompt)
         raise ConfigError(no_prompts(self._maker, f"{MAX_REPLACEMENTS} items in a row"))
 
     def hold_out(self, questions: SuiteItems) -> list[Prompt]:
-        """Prompts of a suite, which training leaves out from now on. Raises ConfigError for none."""
+        """Return the prompts of a suite, which training omits from now on. Raises ConfigError if there
+        are none."""
         return draw_suite(questions, self._maker, taken=self._taken)
 
 
 class ListSplit:
-    """Items that are all there, in an order made by the seed: examples, then held-out, then training."""
+    """Split of a finite list of items, shuffled by the seed: first examples, then held-out items, then
+    training items."""
 
     def __init__(
         self,
@@ -144,20 +150,22 @@ class ListSplit:
         examples = take_examples(lines, data)
         self._maker = maker = make_maker(examples)
         self._taken = taken = {maker.key(example) for example in examples}
-        self.held_out = draw_held_out(lines, maker, wanted=held_out, taken=taken, exhaustive=True)
+        self.held_out = draw_held_out(
+            lines, maker, num_prompts=held_out, taken=taken, exhaustive=True
+        )
         self._lines, self._train_size = lines, data.train_size
         self._choose()
 
     def _choose(self) -> None:
-        """The training items: what is not taken and not too long."""
+        """Choose the training items: those that no other set has and that are not too long."""
         maker, lines = self._maker, self._lines
-        self.left_out = LeftOut()
+        self.left_out = DroppedItems()
         self._prompts: list[Prompt] = []
-        for place, question in enumerate(lines):
+        for number, question in enumerate(lines):
             if maker.key(question) in self._taken:
-                self.left_out.held_out.add(place)
+                self.left_out.held_out.add(number)
             elif (prompt := maker.prompt(question, index=len(self._prompts))) is None:
-                self.left_out.too_long.add(place)
+                self.left_out.too_long.add(number)
             elif len(self._prompts) < self._train_size:
                 self._prompts.append(prompt)
         self.size = len(self._prompts)
@@ -165,126 +173,135 @@ class ListSplit:
             raise ConfigError(no_prompts(maker, f"all {len(lines)} items"))
 
     def train(self, index: int, *, draw: int = 0) -> Prompt:
-        """The item, or the next one whose pictures can be decoded; all of them were made at the start."""
-        for place in range(index, index + self.size):
-            prompt = self._maker.seen_or_left_out(self._prompts[place % self.size])
+        """Return the item, or the next one whose pictures can be decoded; all prompts were made at the
+        start."""
+        for number in range(index, index + self.size):
+            prompt = self._maker.load_pictures_or_drop(self._prompts[number % self.size])
             if prompt is not None:
                 return prompt
-            self.left_out.unreadable.add(place % self.size)
+            self.left_out.unreadable.add(number % self.size)
         raise ConfigError(
             f"no picture of {self.size} rows can be decoded, and rows are left out for that "
             "(spec.data.onBadRow): nothing is left to train on; the run's log says what is wrong with each"
         )
 
     def hold_out(self, questions: SuiteItems) -> list[Prompt]:
-        """Prompts of a suite, which training leaves out from now on. Raises ConfigError for none."""
-        found = draw_suite(questions, self._maker, taken=self._taken)
+        """Return the prompts of a suite, which training omits from now on. Raises ConfigError if there
+        are none."""
+        prompts = draw_suite(questions, self._maker, taken=self._taken)
         self._choose()
-        return found
+        return prompts
 
 
 def generated(source: ReasoningGymData | DrawnData, *, seed: int) -> Items:
-    """The endless items of a generator under one seed."""
+    """Return the endless items of a generator with one seed."""
     if isinstance(source, DrawnData):
         return DrawnItems(source, seed=seed)
     return GymItems(source, seed=seed)
 
 
 def take_examples(items: Sequence[Question] | Items, data: Data) -> list[Question]:
-    """The worked examples: the first different questions. Raises ConfigError when too few."""
-    wanted = data.few_shot.examples if data.few_shot else 0
-    found: dict[tuple[str, ...], Question] = {}
-    for i in range(MIN_SCAN if wanted else 0):
+    """Return the worked examples: the first different questions. Raises ConfigError if there are too
+    few."""
+    num_examples = data.few_shot.examples if data.few_shot else 0
+    examples: dict[tuple[str, ...], Question] = {}
+    for i in range(MIN_SCAN if num_examples else 0):
         if isinstance(items, Sequence) and i >= len(items):
             break
-        asked = items[i].fields["question"], *(picture.key for picture in items[i].pictures)
-        found.setdefault(asked, items[i])
-        if len(found) == wanted:
+        key = items[i].fields["question"], *(picture.key for picture in items[i].pictures)
+        examples.setdefault(key, items[i])
+        if len(examples) == num_examples:
             break
-    if len(found) < wanted:
+    if len(examples) < num_examples:
         raise ConfigError(
-            f"spec.data.fewShot.examples is {wanted}, but the data has only {len(found)} different "
+            f"spec.data.fewShot.examples is {num_examples}, but the data has only {len(examples)} different "
             "questions; lower it, or add data"
         )
-    return list(found.values())
+    return list(examples.values())
 
 
 def draw_held_out(
     questions: Iterable[Question],
     maker: PromptMaker,
     *,
-    wanted: int,
+    num_prompts: int,
     taken: set[str],
     exhaustive: bool = False,
 ) -> list[Prompt]:
-    """Different held-out prompts, as many as wanted or as a small dataset can spare.
+    """Return different held-out prompts: `num_prompts` of them, or as many as a small dataset can spare.
 
-    taken: keys of questions that other sets hold; those of the held-out prompts are added to it.
-    exhaustive: `questions` is the whole dataset, not draws from it. Raises ConfigError for none.
+    taken: keys of questions in other sets; those of the held-out prompts are added to it. exhaustive:
+    `questions` is the full dataset, not draws from it. Raises ConfigError if there are none.
     """
-    if not wanted:
+    if not num_prompts:
         return []
-    found: dict[str, Prompt | None] = {}
+    prompts: dict[str, Prompt | None] = {}
     scanned = repeats = 0
     for question in questions:
         scanned += 1
         key = maker.key(question)
-        if key in found or key in taken:
+        if key in prompts or key in taken:
             repeats += 1
             continue
-        found[key] = maker.prompt(question, index=len(found))
-        usable = sum(prompt is not None for prompt in found.values()) if len(found) >= wanted else 0
-        if usable >= wanted and not exhaustive and repeats <= REPEATS_OF_SMALL * scanned:
+        prompts[key] = maker.prompt(question, index=len(prompts))
+        usable = (
+            sum(prompt is not None for prompt in prompts.values())
+            if len(prompts) >= num_prompts
+            else 0
+        )
+        if usable >= num_prompts and not exhaustive and repeats <= REPEATS_OF_SMALL * scanned:
             break
     else:
-        wanted = min(wanted, int(MAX_HELD_OUT_SHARE * len(found)))
-    fit = ((key, prompt) for key, prompt in found.items() if prompt is not None)
-    kept = list(islice((pair for pair in fit if maker.seen_or_left_out(pair[1])), wanted))
-    if not kept:
+        num_prompts = min(num_prompts, int(MAX_HELD_OUT_SHARE * len(prompts)))
+    fitting = ((key, prompt) for key, prompt in prompts.items() if prompt is not None)
+    selected = list(
+        islice((pair for pair in fitting if maker.load_pictures_or_drop(pair[1])), num_prompts)
+    )
+    if not selected:
         raise ConfigError(
-            f"of {scanned} questions {len(found)} are different, and "
-            f"{sum(p is not None for p in found.values())} of these fit into "
+            f"of {scanned} questions {len(prompts)} are different, and "
+            f"{sum(p is not None for p in prompts.values())} of these fit into "
             f"{maker.max_prompt_length} tokens (spec.batch.maxPromptLength): too few to hold "
             "prompts out for spec.evaluation; add data, choose parameters that give more "
             "questions, or leave the evaluation out"
         )
-    taken.update(key for key, _ in kept)
-    return [prompt for _, prompt in kept]
+    taken.update(key for key, _ in selected)
+    return [prompt for _, prompt in selected]
 
 
 def draw_suite(items: SuiteItems, maker: PromptMaker, *, taken: set[str]) -> list[Prompt]:
-    """Different prompts of a suite that no other set holds. Raises ConfigError for none.
+    """Return different prompts of a suite that are in no other set. Raises ConfigError if there are none.
 
-    taken: keys of questions that other sets hold; those of the suite are added to it.
+    taken: keys of questions in other sets; those of the suite are added to it.
     """
-    found: dict[str, Prompt] = {}
-    wanted, scanned, repeats = items.wanted, 0, 0
+    prompts: dict[str, Prompt] = {}
+    num_prompts, scanned, repeats = items.num_prompts, 0, 0
     for question in items.questions:
         scanned += 1
         key = maker.key(question)
-        if key in found or key in taken:
+        if key in prompts or key in taken:
             repeats += 1
-        elif prompt := maker.prompt(question, index=len(found)):
-            found |= {key: prompt} if maker.seen_or_left_out(prompt) else {}
-        if len(found) == wanted and repeats <= REPEATS_OF_SMALL * scanned:
+        elif prompt := maker.prompt(question, index=len(prompts)):
+            prompts |= {key: prompt} if maker.load_pictures_or_drop(prompt) else {}
+        if len(prompts) == num_prompts and repeats <= REPEATS_OF_SMALL * scanned:
             break
     if items.generated and repeats > REPEATS_OF_SMALL * scanned:  # leave some to train on
-        wanted = min(wanted, int(MAX_HELD_OUT_SHARE * len(found)))
-    kept = list(found.items())[:wanted]
-    if not kept:
+        num_prompts = min(num_prompts, int(MAX_HELD_OUT_SHARE * len(prompts)))
+    selected = list(prompts.items())[:num_prompts]
+    if not selected:
         raise ConfigError(
             f"spec.evaluation.suites: {items.name} has too few different prompts of at most "
             f"{maker.max_prompt_length} tokens (spec.batch.maxPromptLength) that no other set holds "
             f"among {scanned} items; give it other data, or leave it out"
         )
-    taken.update(key for key, _ in kept)
-    return [prompt for _, prompt in kept]
+    taken.update(key for key, _ in selected)
+    return [prompt for _, prompt in selected]
 
 
-def no_prompts(maker: PromptMaker, what: str) -> str:
-    """The message of a dataset without prompts to train on."""
+def no_prompts(maker: PromptMaker, subject: str) -> str:
+    """Return the message for a dataset without prompts to train on."""
     return (
-        f"{what} are held out, worked examples, or longer than {maker.max_prompt_length} tokens "
+        f"{subject} are held out, worked examples, or longer than {maker.max_prompt_length} tokens "
         "(spec.batch.maxPromptLength): nothing is left to train on; raise maxPromptLength, lower "
         "spec.evaluation.prompts, or choose data with more, or shorter, questions"
     )

@@ -1,2 +1,5 @@
-"""Games that samples play: `game_pool` keeps their sessions in child processes, `environment_table` makes
-each environment by its name, `conversation` makes tokens of observations."""
+"""Run games that samples play.
+
+`game_pool` keeps their sessions in child processes. `environment_table` creates each environment by its
+name. `conversation` encodes observations as tokens.
+"""

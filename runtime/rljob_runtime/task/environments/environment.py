@@ -1,4 +1,4 @@
-"""What an environment is, and what comes of a move. No torch."""
+"""Define the interface of an environment, and the result of a move. No torch."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,20 +6,23 @@ from typing import Protocol
 from rljob_api.spec.environment import OUTCOME_BYTES, Environment
 
 MAX_ERROR_CHARACTERS = OUTCOME_BYTES // 4 - 32
-"""Of an error that is kept: whatever they are, they fit into an outcome."""
+"""Limit of a stored error: any characters up to it fit into an outcome."""
 
 
 class Game(Protocol):
     """One game of an environment; an object plays one game."""
 
     def reset(self, seed: int) -> str:
-        """Begin the game of this seed; returns the first observation. Everything that follows is decided by
-        the seed and the moves, and by Python's and numpy's own random numbers, which are seeded by it."""
+        """Begin the game of this seed and return the first observation.
+
+        Everything that follows is determined by the seed, the moves, and Python's and numpy's random
+        numbers, which are seeded by it.
+        """
         ...
 
     def step(self, text: str) -> tuple[str, float, bool]:
-        """Make a move: all text of a turn. Returns what the player sees then, the move's reward, and whether
-        the game has ended."""
+        """Make a move with all text of a turn. Returns the next observation, the move's reward, and
+        whether the game has ended."""
         ...
 
 
@@ -33,8 +36,8 @@ class GameSeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """What comes of a move. error: why the game cannot go on, empty where it can. seconds: from the move on,
-    with waiting for the process."""
+    """The result of a move. error: why the game cannot continue, or empty. seconds: time since the
+    move, including the wait for the process."""
 
     observation: str = ""
     reward: float = 0.0
@@ -45,8 +48,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a sample's game ended. reward: the sum of its moves'. done: whether the game said so, and not a
-    limit. seconds: of each move."""
+    """The result of a sample's game. reward: sum of its moves' rewards. done: whether the game ended
+    itself, and not by a limit. seconds: time of each move."""
 
     reward: float
     done: bool

@@ -1,4 +1,5 @@
-"""The table of environments: makes games by the environment's name. Used in the children alone."""
+"""Create games by the environment's name, from the table of environments. Used only in child
+processes."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -10,11 +11,12 @@ from rljob_runtime.extensions import check_members, environment_use, load
 from rljob_runtime.task.environments.environment import Game
 
 MakeGame = Callable[[], Game]
-"""Makes a game that has not begun. Raises ConfigError where it cannot be made here."""
+"""Creates a game that has not begun. Raises ConfigError if it cannot be created here."""
 
 
 def game_maker(environment: Environment) -> MakeGame:
-    """Of an environment, which is looked up once. Raises ConfigError where it is not here."""
+    """Return the function that creates an environment's games. The environment is looked up once.
+    Raises ConfigError if it is missing."""
     return GAMES.get(environment.name, _extension)(environment)
 
 
@@ -30,14 +32,15 @@ def _textarena(environment: Environment) -> MakeGame:
 
 
 def _extension(environment: Environment) -> MakeGame:
-    """An installed package's: a factory that gets the params and makes one game at each call."""
+    """Return the maker of an installed package: its factory receives the params and creates one game
+    per call."""
     use = environment_use(environment.name)
     factory = load(use)
 
     def make() -> Game:
-        made = factory(environment.params or {})
-        check_members(made, Game, use)
-        return cast(Game, made)
+        game = factory(environment.params or {})
+        check_members(game, Game, use)
+        return cast(Game, game)
 
     return make
 

@@ -1,7 +1,8 @@
-"""A child process with the games of an environment: a line in for a move, a line out. Started by `player`.
+"""Play the games of an environment in a child process: it reads a line per move and writes a line per
+answer. Started by `player`.
 
-Ends with its parent, even while a move hangs. What games print goes to stderr, so that it never mixes with
-the answers. Each game has random numbers of its own: the states of `random` and numpy are put back before it
+Ends with its parent, even while a move hangs. Output of games goes to stderr, so that it never mixes with
+the answers. Each game has its own random numbers: the states of `random` and numpy are restored before it
 moves.
 """
 
@@ -23,14 +24,15 @@ from rljob_runtime.task.environments.environment import Game
 from rljob_runtime.task.environments.environment_table import MakeGame, game_maker
 
 MAX_GAMES = 1024
-"""Games that are kept; the one that waited longest is forgotten first, and played again when it goes on."""
+"""Number of games in memory; the least recently played one is dropped first, and replayed when it
+continues."""
 NUMPY_SEEDS = 2**32
 
 
 def main() -> None:
-    """Read the environment, then moves until the pipe ends."""
+    """Read the environment, then make moves until the pipe ends."""
     end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the driver's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles the terminal's Ctrl-C
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     environment = Environment.model_validate_json(json.loads(sys.stdin.readline())["environment"])
@@ -38,63 +40,65 @@ def main() -> None:
         make = game_maker(environment)
         make()
     except Exception as error:
-        answers.write(json.dumps({"refused": _told(error)}) + "\n")
+        answers.write(json.dumps({"refused": _error_text(error)}) + "\n")
         return
     answers.write(json.dumps({"ready": True}) + "\n")
     games = _Games(make)
     for line in sys.stdin:
-        for said in games.answers(json.loads(line)):
-            answers.write(json.dumps(said) + "\n")
+        for answer in games.answers(json.loads(line)):
+            answers.write(json.dumps(answer) + "\n")
 
 
 class _Games:
-    """Those that are being played, by session."""
+    """The games that are being played, by session."""
 
     def __init__(self, make: MakeGame) -> None:
         self._make = make
-        self._played: OrderedDict[str, _Played] = OrderedDict()
+        self._running: OrderedDict[str, _RunningGame] = OrderedDict()
 
-    def answers(self, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Of a line: begin a game, move in it, or forget it; or show how those of some seeds begin, or may be
-        played, an answer for each."""
-        if "show" in asked:
-            for seed in asked["seeds"]:
-                yield self._tried(self._shown, asked["show"], seed)
+    def answers(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Answer a line: begin a game, move in it, or close it. Or show how the games of some seeds
+        begin, or may be played, with an answer for each."""
+        if "show" in request:
+            for seed in request["seeds"]:
+                yield self._call_or_error(self._show, request["show"], seed)
         else:
-            yield self._tried(self._answer, asked)
+            yield self._call_or_error(self._play, request)
 
-    def _tried(self, answer: Callable[..., dict[str, Any]], *asked: Any) -> dict[str, Any]:
+    def _call_or_error(
+        self, function: Callable[..., dict[str, Any]], *arguments: Any
+    ) -> dict[str, Any]:
         try:
-            return answer(*asked)
+            return function(*arguments)
         except Exception as error:
-            return {"error": _told(error)}
+            return {"error": _error_text(error)}
 
-    def _shown(self, what: str, seed: int) -> dict[str, Any]:
-        if what == "demonstration":
+    def _show(self, kind: str, seed: int) -> dict[str, Any]:
+        if kind == "demonstration":
             return {"turns": _demonstrate(self._make, seed)}
-        return {"observation": _Played(self._make, seed).first}
+        return {"observation": _RunningGame(self._make, seed).first}
 
-    def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
-        if "close" in asked:
-            return {"closed": self._played.pop(asked["close"], None) is not None}
-        session, observation, reward, done = asked["session"], "", 0.0, False
-        if "seed" in asked:
-            played = _Played(self._make, asked["seed"])
-            observation = played.first
-        elif session not in self._played:
+    def _play(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "close" in request:
+            return {"closed": self._running.pop(request["close"], None) is not None}
+        session, observation, reward, done = request["session"], "", 0.0, False
+        if "seed" in request:
+            game = _RunningGame(self._make, request["seed"])
+            observation = game.first
+        elif session not in self._running:
             return {"unknown": True}
         else:
-            played = self._played.pop(session)
-            observation, reward, done = played.move(asked["text"])
+            game = self._running.pop(session)
+            observation, reward, done = game.move(request["text"])
         if not done:
-            self._played[session] = played
-            if len(self._played) > MAX_GAMES:
-                self._played.popitem(last=False)
+            self._running[session] = game
+            if len(self._running) > MAX_GAMES:
+                self._running.popitem(last=False)
         return {"observation": observation, "reward": reward, "done": done}
 
 
-class _Played:
-    """A game and its random numbers."""
+class _RunningGame:
+    """A game that has begun, with its random numbers."""
 
     def __init__(self, make: MakeGame, seed: int) -> None:
         random.seed(seed)
@@ -102,40 +106,41 @@ class _Played:
             numpy.random.seed(seed % NUMPY_SEEDS)
         self._game: Game = make()
         self.first = _text(self._game.reset(seed))
-        self._numbers = _numbers()
+        self._random_states = _random_states()
 
     def move(self, text: str) -> tuple[str, float, bool]:
-        """Observation, reward, done. Raises what the game does, and TypeError for anything else."""
-        random.setstate(self._numbers[0])
-        if self._numbers[1] is not None:
-            sys.modules["numpy"].random.set_state(self._numbers[1])
+        """Return observation, reward, done. Raises what the game raises, and TypeError for values of
+        other types."""
+        random.setstate(self._random_states[0])
+        if self._random_states[1] is not None:
+            sys.modules["numpy"].random.set_state(self._random_states[1])
         observation, reward, done = self._game.step(text)
-        self._numbers = _numbers()
+        self._random_states = _random_states()
         if not isinstance(reward, (bool, int, float)) or not math.isfinite(reward):
             raise TypeError(f"step gave the reward {reward!r}; it must be a finite number")
         return _text(observation), float(reward), bool(done)
 
 
-def _told(error: Exception) -> str:
-    own = isinstance(error, ConfigError)
-    said = str(error) if own else f"{type(error).__name__}: {error}"
-    return said.encode(errors="replace").decode()
+def _error_text(error: Exception) -> str:
+    is_config = isinstance(error, ConfigError)
+    text = str(error) if is_config else f"{type(error).__name__}: {error}"
+    return text.encode(errors="replace").decode()
 
 
-def _text(said: object, what: str = "the observation") -> str:
-    if isinstance(said, str):
-        return check_text(said, what)
-    raise TypeError(f"{what} is a {type(said).__name__}; it must be a text")
+def _text(value: object, description: str = "the observation") -> str:
+    if isinstance(value, str):
+        return check_text(value, description)
+    raise TypeError(f"{description} is a {type(value).__name__}; it must be a text")
 
 
-def _numbers() -> tuple[Any, Any]:
+def _random_states() -> tuple[Any, Any]:
     numpy = sys.modules.get("numpy")
     return random.getstate(), numpy.random.get_state() if numpy else None
 
 
 def _demonstrate(make: MakeGame, seed: int) -> list[tuple[str, str]]:
-    """Each move that the environment shows for this seed, and the observation behind it, empty behind the
-    last. Raises ConfigError for an environment that shows none."""
+    """Return each move that the environment demonstrates for this seed, with the observation after it,
+    which is empty after the last. Raises ConfigError for an environment without demonstrations."""
     show = getattr(make(), "demonstrate", None)
     if show is None:
         raise ConfigError(
@@ -144,9 +149,9 @@ def _demonstrate(make: MakeGame, seed: int) -> list[tuple[str, str]]:
             "spec.model.path"
         )
     random.seed(seed)
-    moves, played, shown = show(seed), _Played(make, seed), []
+    moves, game, shown = show(seed), _RunningGame(make, seed), []
     for number, text in enumerate(moves, 1):
-        observation, _, done = played.move(_text(text, "a move that it shows"))
+        observation, _, done = game.move(_text(text, "a move that it shows"))
         shown.append((text, "" if done or number == len(moves) else observation))
         if done:
             break

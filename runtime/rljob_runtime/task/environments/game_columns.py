@@ -1,5 +1,5 @@
-"""Games in the dock: a prompt's game out of its task, and how a sample's ended. Called by the generate state,
-by the data source and by the reward worker."""
+"""Convert games to and from dock columns: a prompt's game in its task, and a sample's outcome. Called
+by the generate state, the data source and the reward worker."""
 
 import json
 from typing import Any
@@ -12,19 +12,19 @@ from rljob_runtime.task.environments.environment import MAX_ERROR_CHARACTERS, Ga
 
 
 def game_entry(game: GameSeed) -> dict[str, Any]:
-    """The item of a prompt that is a game, as `RewardRequest.entry` has it."""
+    """Return the item of a prompt that is a game, in the form of `RewardRequest.entry`."""
     return {"environment": game.environment.model_dump(by_alias=True), "seed": game.seed}
 
 
 def game_of(task: NDArray[Any]) -> GameSeed:
-    """The game of a prompt's column `task`."""
+    """Return the game in a prompt's column `task`."""
     entry = json.loads(task.tobytes())["entry"]
     environment = Environment.model_validate(entry["environment"])
     return GameSeed(environment=environment, seed=entry["seed"])
 
 
 def outcome_row(outcome: Outcome | None) -> NDArray[np.uint8]:
-    """The column of a sample's outcome."""
+    """Return the column with a sample's outcome."""
     assert outcome is not None, "every sample of a job with an environment plays a game"
     shown = outcome.error[:MAX_ERROR_CHARACTERS]
     error = "".join(sign if sign.isprintable() else " " for sign in shown)
@@ -34,6 +34,6 @@ def outcome_row(outcome: Outcome | None) -> NDArray[np.uint8]:
 
 
 def outcome_of(content: bytes) -> tuple[float, str]:
-    """The reward of a sample's game and its error, empty where there is none, from that column."""
-    kept = json.loads(content)
-    return float(kept["reward"]), str(kept["error"])
+    """Return the reward of a sample's game and its error, or an empty text, from that column."""
+    fields = json.loads(content)
+    return float(fields["reward"]), str(fields["error"])

@@ -1,7 +1,7 @@
-"""The games of a device: moves go out in threads, and what follows comes back, each by its deadline.
+"""Run the games of a device: threads send the moves and receive each result before its deadline.
 
-Made with the device's states; used by the `torch` rollout engine through `game_turns`. A game whose process
-hangs, dies or raises ends with an error; others go on.
+Created with the device's states; used by the `torch` rollout engine through `game_turns`. A game whose
+process hangs, dies or raises ends with an error; others continue.
 """
 
 import itertools
@@ -15,23 +15,25 @@ from dataclasses import replace
 from rljob_api.spec.environment import Environment
 from rljob_runtime.children.line_child import START_SECONDS
 from rljob_runtime.task.environments.environment import GameSeed, Moved
-from rljob_runtime.task.environments.player import Player, Session
+from rljob_runtime.task.environments.player import GameSession, Player
 
 log = logging.getLogger(__name__)
 
 
 class GamePool:
-    """Players of the job's environments. Raises ConfigError where one cannot work here."""
+    """The players of the job's environments. Raises ConfigError if one cannot work here."""
 
     def __init__(self, environments: Sequence[Environment]) -> None:
-        self._tables = {_key(environment): _Table(environment) for environment in environments}
+        self._tables = {
+            _key(environment): _EnvironmentPlayers(environment) for environment in environments
+        }
 
     def begin(self, game: GameSeed, moves: Sequence[str] = ()) -> "OpenGame":
-        """A game of its own, in which these moves were made; it is played until there with its next one."""
+        """Return a new game after these moves; they are replayed with its next move."""
         return self._tables[_key(game.environment)].begin(game.seed, moves)
 
     def close(self) -> None:
-        """End all processes; moves on their way are not answered."""
+        """End all processes; pending moves are not answered."""
         for table in self._tables.values():
             table.close()
 
@@ -39,42 +41,43 @@ class GamePool:
 class OpenGame:
     """A sample's game, always with the same player."""
 
-    def __init__(self, seat: "_Seat", session: Session) -> None:
+    def __init__(self, seat: "_PlayerSeat", session: GameSession) -> None:
         self._seat, self._session = seat, session
 
     def move(self, text: str, done: Callable[[Moved], None]) -> None:
-        """Make a move; `done` gets what follows, once, in a thread of the pool."""
-        called = time.monotonic()
-        self._seat.threads.submit(lambda: done(self._seat.move(self._session, text, called)))
+        """Make a move; `done` is called once with the result, in a thread of the pool."""
+        called_at = time.monotonic()
+        self._seat.threads.submit(lambda: done(self._seat.move(self._session, text, called_at)))
 
     def close(self) -> None:
-        """The sample has ended, and its game goes on no more."""
+        """Drop the game, since the sample has ended."""
         self._seat.threads.submit(self._seat.forget, self._session)
 
     def most_seconds(self) -> float:
-        """By when its player has answered something for certain, a game that is played again among it."""
+        """Return the time within which its player is certain to answer, including a replay of the
+        game."""
         return self._seat.most_seconds(len(self._session.moves))
 
 
-class _Table:
-    """One environment: its players, made as they are needed, the first at once."""
+class _EnvironmentPlayers:
+    """The players of one environment, started on demand, the first one immediately."""
 
     def __init__(self, environment: Environment) -> None:
-        self._seats = [_Seat(environment) for _ in range(environment.concurrency)]
+        self._seats = [_PlayerSeat(environment) for _ in range(environment.concurrency)]
         self._seats[0].player()
         self._turn = itertools.count()
 
     def begin(self, seed: int, moves: Sequence[str]) -> OpenGame:
         number = next(self._turn)
         seat = self._seats[number % len(self._seats)]
-        return OpenGame(seat, Session(name=str(number), seed=seed, moves=list(moves)))
+        return OpenGame(seat, GameSession(name=str(number), seed=seed, moves=list(moves)))
 
     def close(self) -> None:
         for seat in self._seats:
             seat.close()
 
 
-class _Seat:
+class _PlayerSeat:
     """A player and its thread."""
 
     def __init__(self, environment: Environment) -> None:
@@ -90,15 +93,15 @@ class _Seat:
                 self._player = Player(self._environment)
             return self._player
 
-    def move(self, session: Session, text: str, called: float) -> Moved:
+    def move(self, session: GameSession, text: str, called_at: float) -> Moved:
         try:
             moved = self.player().move(session, text)
         except Exception as error:  # a thread that raises would leave the sample waiting for ever
             log.warning("environment=%s could not be played: %s", self._environment.name, error)
             moved = Moved(error=f"it could not be played: {error}")
-        return replace(moved, seconds=time.monotonic() - called)
+        return replace(moved, seconds=time.monotonic() - called_at)
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: GameSession) -> None:
         if self._player is not None:
             self._player.forget(session)
 

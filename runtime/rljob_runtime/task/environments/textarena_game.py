@@ -1,7 +1,8 @@
-"""Games for one player of the textarena package. Used in the children alone.
+"""Provide one-player games of the textarena package. Used only in child processes.
 
-The package's wrappers repeat the whole history in each observation; here a player, who has read it already,
-gets what is new. What the game gives at its end is the reward, partial credit and penalties with it.
+The package's wrappers repeat the full history in each observation. Here a player, who has read it
+already, receives only what is new. The reward is what the game returns at its end, including partial
+credit and penalties.
 """
 
 from typing import Any
@@ -12,7 +13,8 @@ PATH = "data.environment.params"
 
 
 class TextArenaGame:
-    """`params`: `game`, its name there, and arguments of its own. Raises ConfigError for an unknown one."""
+    """A game of textarena. `params`: `game`, its name there, and the game's own arguments. Raises
+    ConfigError for an unknown game."""
 
     def __init__(self, params: dict[str, Any]) -> None:
         import textarena
@@ -33,26 +35,26 @@ class TextArenaGame:
         self._env: Any = env
 
     def reset(self, seed: int) -> str:
-        """See Game."""
+        """Begin the game; see `Game.reset`."""
         try:
             self._env.reset(num_players=1, seed=seed)
         except AssertionError as error:
             raise ConfigError(f"{self._refused()} ({error})") from error
         if not isinstance(self._env.state, self._arena.SinglePlayerState):
             raise ConfigError(self._refused())
-        return self._seen()
+        return self._observation()
 
     def step(self, text: str) -> tuple[str, float, bool]:
-        """See Game."""
+        """Make a move; see `Game.step`."""
         done, _ = self._env.step(action=text)
         reward = float((self._env.state.rewards or {}).get(0, 0.0)) if done else 0.0
-        return f"\n{self._seen()}", reward, bool(done)
+        return f"\n{self._observation()}", reward, bool(done)
 
-    def _seen(self) -> str:
-        """What the game has said since it was asked last, without the player's own words."""
-        own = self._arena.ObservationType.PLAYER_ACTION
+    def _observation(self) -> str:
+        """Return the game's messages since the last call, without the player's own texts."""
+        player_action = self._arena.ObservationType.PLAYER_ACTION
         _, messages = self._env.get_observation()
-        return "".join(f"{text.strip()}\n" for _, text, kind in messages if kind != own)
+        return "".join(f"{text.strip()}\n" for _, text, kind in messages if kind != player_action)
 
     def _refused(self) -> str:
         return f"{PATH}.game is {self._name!r}, which is not for one player; choose one that is"

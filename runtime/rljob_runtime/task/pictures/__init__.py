@@ -1,4 +1,6 @@
-"""Pictures of prompts: read safely, counted in tokens, made into a model's patches, and drawn.
+"""Process pictures of prompts: read them safely, count their tokens, make a model's patches, and draw new
+ones.
 
-In: rows of data, a model's directory. Out: pixels, patches, token ids. Called by `data` and its feeder.
+Takes rows of data and a model's directory; returns pixels, patches and token ids. Called by `data` and
+its feeder.
 """

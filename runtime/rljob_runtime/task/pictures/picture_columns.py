@@ -1,6 +1,6 @@
-"""Pictures of a prompt as the dock keeps them: 8 bits a value, eight times fewer bytes than patches.
+"""Convert pictures of a prompt to dock columns: 8 bits per value, eight times fewer bytes than patches.
 
-Written by the prompt feeder once a group, and read by the states that show them to a model.
+The prompt feeder writes them once per group. The states that show pictures to a model read them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,8 @@ Columns = Mapping[str, NDArray[Any]]
 
 
 def picture_columns(scaled: Sequence[Pixels]) -> dict[str, NDArray[Any]]:
-    """Of a prompt, which may show none. scaled: as the model sees them, [height, width, 3]."""
+    """Return the columns of a prompt's pictures, if any. scaled: pictures in the model's size,
+    [height, width, 3]."""
     sizes = [pixels.shape[:2] for pixels in scaled]
     values = [pixels.reshape(-1) for pixels in scaled]
     return {
@@ -35,42 +36,46 @@ def picture_columns(scaled: Sequence[Pixels]) -> dict[str, NDArray[Any]]:
 
 
 def pixels_in(columns: Columns) -> list[Pixels]:
-    """What `picture_columns` was given of one prompt, views."""
-    found, place = list[Pixels](), 0
+    """Return views of the pictures of one prompt that `picture_columns` has stored."""
+    pixels, start = list[Pixels](), 0
     for height, width in columns[SIZES].reshape(-1, 2).tolist():
-        end = place + 3 * height * width
-        found.append(columns[PIXELS][place:end].reshape(height, width, 3))
-        place = end
-    return found
+        end = start + 3 * height * width
+        pixels.append(columns[PIXELS][start:end].reshape(height, width, 3))
+        start = end
+    return pixels
 
 
 @dataclass(frozen=True, slots=True)
 class PictureReader:
-    """What a model is shown of rows of the dock. processor: the model's."""
+    """Reads the pictures of rows in the dock for a model. processor: that of the model."""
 
     processor: PictureProcessor
 
     def read(self, dock: DockClient, rows: Sequence[RowMeta]) -> "dict[str, list[Picture]]":
-        """The pictures of each group among these rows, in order; each is moved and made once."""
+        """Return the pictures of each group among these rows, in order; each is transferred and
+        processed once."""
         shown = self.columns(dock, rows)
-        return {group: self.made(columns) for group, columns in shown.items()}
+        return {group: self.make_pictures(columns) for group, columns in shown.items()}
 
     def columns(self, dock: DockClient, rows: Sequence[RowMeta]) -> dict[str, Columns]:
-        """The columns of each group among these rows."""
+        """Return the picture columns of each group among these rows."""
         firsts = list({row.group: row for row in reversed(rows)}.values())[::-1]
-        found = dock.read(firsts, PICTURE_COLUMNS) if firsts else {}
+        columns = dock.read(firsts, PICTURE_COLUMNS) if firsts else {}
         return {
-            row.group: {name: found[name].row(i) for name in PICTURE_COLUMNS}
+            row.group: {name: columns[name].row(i) for name in PICTURE_COLUMNS}
             for i, row in enumerate(firsts)
         }
 
-    def made(self, columns: Columns) -> "list[Picture]":
-        """Those that these columns of a group hold. Each has its pixels' name, whatever batch or pool it is
-        in: groups move, and a step that starts over may have other prompts in their places."""
+    def make_pictures(self, columns: Columns) -> "list[Picture]":
+        """Return the pictures in these columns of a group.
+
+        Each picture's name is derived from its pixels and not from its batch or pool: groups move, and a
+        repeated step may have other prompts at the same positions.
+        """
         return [self.processor.picture(pixels, _name(pixels)) for pixels in pixels_in(columns)]
 
 
 def _name(pixels: Pixels) -> str:
-    found = blake2b(str(pixels.shape).encode(), digest_size=16)
-    found.update(pixels.data)
-    return found.hexdigest()
+    digest = blake2b(str(pixels.shape).encode(), digest_size=16)
+    digest.update(pixels.data)
+    return digest.hexdigest()

@@ -1,9 +1,9 @@
-"""What a model makes of pictures: their size, their tokens and their patches, by its own processor.
+"""Convert pictures for a model: their size, their tokens and their patches, by the model's own processor.
 
-Made of a model's directory. Prompts need sizes alone (`ids`); whoever feeds prompts scales pixels once
-(`scaled`, 8 bits a number, to be moved), and a device makes patches of them (`patches`), eight times the
-bytes. The processor is transformers', with Pillow behind it, whether torchvision is installed or not, so
-that the same pixels come out on every machine.
+Created from a model's directory. Prompts need only sizes (`ids`). The feeder of prompts scales pixels
+once (`scaled`, 8 bits per value), and a device makes patches from them (`patches`), which are eight times
+larger. The processor is transformers' variant on Pillow, whether torchvision is installed or not, so that
+every machine computes the same pixels.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from rljob_runtime.samples.pictures import Picture
 
 PLACEHOLDER = "<image>"
-"""Stands in a prompt's text for a picture."""
+"""Placeholder for a picture in a prompt's text."""
 TOKEN_KEYS = ("vision_start_token_id", "image_token_id", "vision_end_token_id")
 
 Grid = tuple[int, int, int]
-"""Patches of a picture in time (always 1), height and width."""
+"""Number of patches of a picture in time (always 1), height and width."""
 
 
 class PictureProcessor:
-    """The processor of a Qwen2-VL, Qwen2.5-VL or Qwen3-VL. image_token: its id, of which a prompt has as many
-    as the language model is given vectors of pictures."""
+    """The processor of a Qwen2-VL, Qwen2.5-VL or Qwen3-VL. image_token: its id; a prompt has one for
+    each picture vector that the language model receives."""
 
     def __init__(
         self,
@@ -43,45 +43,53 @@ class PictureProcessor:
         min_pixels: int | None = None,
         max_pixels: int | None = None,
     ) -> None:
-        """path: the model's directory. min_pixels, max_pixels: of a picture after scaling, in place of the
-        model's own. Raises ConfigError."""
-        self._own_tokens, self._video_token = _token_ids(path, tokenizer)
+        """Load the processor. path: the model's directory. min_pixels, max_pixels: of a picture after
+        scaling, replacing the model's own. Raises ConfigError."""
+        self._picture_tokens, self._video_token = _token_ids(path, tokenizer)
         self._processor = _load(path, min_pixels, max_pixels)
-        self.image_token = self._own_tokens[1]
-        self._mark = "".join(tokenizer.texts(self._own_tokens))
+        self.image_token = self._picture_tokens[1]
+        self._mark = "".join(tokenizer.texts(self._picture_tokens))
 
     def grid(self, size: tuple[int, int]) -> Grid:
-        """size: width and height of a picture, as `size_of` tells them."""
+        """Return the grid of a picture. size: width and height of a picture, as `size_of` returns
+        them."""
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-        own, (width, height) = self._processor, size
-        found: tuple[int, int] = smart_resize(
+        processor, (width, height) = self._processor, size
+        resized: tuple[int, int] = smart_resize(
             height,
             width,
-            factor=own.patch_size * own.merge_size,
-            min_pixels=own.size["shortest_edge"],
-            max_pixels=own.size["longest_edge"],
+            factor=processor.patch_size * processor.merge_size,
+            min_pixels=processor.size["shortest_edge"],
+            max_pixels=processor.size["longest_edge"],
         )
-        return 1, found[0] // own.patch_size, found[1] // own.patch_size
+        return 1, resized[0] // processor.patch_size, resized[1] // processor.patch_size
 
     def num_tokens(self, size: tuple[int, int]) -> int:
-        """Tokens of a picture in a prompt, without those that begin and end it. size: as for `grid`."""
+        """Return the number of a picture's tokens in a prompt, without those that begin and end it.
+        size: as for `grid`."""
         frames, height, width = self.grid(size)
         return int(frames * height * width // self._processor.merge_size**2)
 
     def ids(
         self, text: str, sizes: Sequence[tuple[int, int]], encode: Callable[[str], list[int]]
     ) -> list[int]:
-        """Ids of a prompt with a picture of each size in place of each `<image>`. encode: of the text.
+        """Return the ids of a prompt with a picture of each size in place of each `<image>`. encode:
+        encodes the text.
 
-        Raises ConfigError where there are more or fewer placeholders, or the text has tokens of pictures."""
-        given = text.count(PLACEHOLDER)
-        if given != len(sizes):
-            raise ConfigError(placeholder_fault(given, len(sizes)))
+        Raises ConfigError if there are more or fewer placeholders, or if the text contains tokens of
+        pictures.
+        """
+        num_placeholders = text.count(PLACEHOLDER)
+        if num_placeholders != len(sizes):
+            raise ConfigError(placeholder_fault(num_placeholders, len(sizes)))
         ids = encode(text.replace(PLACEHOLDER, self._mark))
-        if {ids.count(token) for token in self._own_tokens} != {given} or self._video_token in ids:
-            what = f"its text holds what is a token to the model, of {self._mark!r} or of a video"
-            raise ConfigError(f"{what}; write {PLACEHOLDER} for a picture, and leave the rest out")
+
+        if {ids.count(token) for token in self._picture_tokens} != {
+            num_placeholders
+        } or self._video_token in ids:
+            fault = f"its text holds what is a token to the model, of {self._mark!r} or of a video"
+            raise ConfigError(f"{fault}; write {PLACEHOLDER} for a picture, and leave the rest out")
         numbers = iter([self.num_tokens(size) for size in sizes])
         expanded: list[int] = []
         for token in ids:
@@ -89,26 +97,26 @@ class PictureProcessor:
         return expanded
 
     def scaled(self, pixels: Pixels) -> Pixels:
-        """The picture as large as the model sees it, in 8 bits."""
-        own = self._processor
-        resized = own.resize(
+        """Return the picture in the size that the model sees, with 8 bits per value."""
+        processor = self._processor
+        resized = processor.resize(
             np.moveaxis(pixels, -1, 0),
-            size=own.size,
-            resample=own.resample,
-            factor=own.patch_size * own.merge_size,
+            size=processor.size,
+            resample=processor.resample,
+            factor=processor.patch_size * processor.merge_size,
         )
         return np.ascontiguousarray(np.moveaxis(resized, 0, -1))
 
     def patches(self, scaled: Pixels) -> NDArray[np.float32]:
-        """Normalized patches of a scaled picture, [patches, channels · frames · patch²], in the order of its
-        grid, the patches of a token one after the other."""
-        made = self._processor.preprocess(
+        """Return the normalized patches of a scaled picture, [patches, channels · frames · patch²].
+        They are in the order of its grid, with the patches of a token one after the other."""
+        features = self._processor.preprocess(
             [scaled], do_resize=False, input_data_format="channels_last", return_tensors="np"
         )
-        return np.asarray(made["pixel_values"], dtype=np.float32)
+        return np.asarray(features["pixel_values"], dtype=np.float32)
 
     def picture(self, scaled: Pixels, name: str = "") -> "Picture":
-        """A scaled picture as a vision tower reads it. name: as it has it."""
+        """Return a scaled picture as a vision tower's input. name: that of the picture."""
         import torch
 
         from rljob_runtime.samples.pictures import Picture
@@ -120,7 +128,8 @@ class PictureProcessor:
 
 
 def processor_of(spec: RLJobSpec, path: Path, tokenizer: Tokenizer) -> PictureProcessor | None:
-    """That of a job whose model, a directory, is shown pictures. Raises ConfigError."""
+    """Return the processor of a job whose model, a directory, is shown pictures; None for others.
+    Raises ConfigError."""
     if spec.model.vision is None:
         return None
     shown = spec.data.shown
@@ -129,10 +138,10 @@ def processor_of(spec: RLJobSpec, path: Path, tokenizer: Tokenizer) -> PicturePr
     )
 
 
-def placeholder_fault(given: int, pictures: int) -> str:
-    """What is said of a prompt with more, or fewer, placeholders than pictures."""
+def placeholder_fault(marks: int, pictures: int) -> str:
+    """Return the message for a prompt with more, or fewer, placeholders than pictures."""
     return (
-        f"has {given} × {PLACEHOLDER} and {_counted(pictures)}; write {PLACEHOLDER} where each picture "
+        f"has {marks} × {PLACEHOLDER} and {_counted(pictures)}; write {PLACEHOLDER} where each picture "
         "belongs, in the row's prompt or in spec.data.template"
     )
 
@@ -142,38 +151,39 @@ def _counted(pictures: int) -> str:
 
 
 def _load(path: Path, min_pixels: int | None, max_pixels: int | None) -> Any:
-    """Raises ConfigError."""
+    """Load the model's processor of pictures. Raises ConfigError if there is no suitable one."""
     from transformers import AutoImageProcessor
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    asked = {"min_pixels": min_pixels, "max_pixels": max_pixels}
-    limits = {key: value for key, value in asked.items() if value is not None}
+    options = {"min_pixels": min_pixels, "max_pixels": max_pixels}
+    limits = {key: value for key, value in options.items() if value is not None}
     try:
-        found = AutoImageProcessor.from_pretrained(
+        processor = AutoImageProcessor.from_pretrained(
             path, backend="pil", local_files_only=True, **limits
         )
-    except Exception as error:  # of any type, by what is spoiled
+    except Exception as error:  # its type depends on the damage
         raise ConfigError(
             f"{path} holds no processor of pictures that transformers can read ({error}); copy the model's "
             "preprocessor_config.json there"
         ) from error
-    if not isinstance(found, Qwen2VLImageProcessorPil):
+    if not isinstance(processor, Qwen2VLImageProcessorPil):
         raise ConfigError(
-            f"{path} has the processor {type(found).__name__}; only Qwen2-VL's, which Qwen2.5-VL and "
+            f"{path} has the processor {type(processor).__name__}; only Qwen2-VL's, which Qwen2.5-VL and "
             "Qwen3-VL use, is known"
         )
-    least, most = found.size["shortest_edge"], found.size["longest_edge"]
-    side = found.patch_size * found.merge_size
+    least, most = processor.size["shortest_edge"], processor.size["longest_edge"]
+    side = processor.patch_size * processor.merge_size
     if not side**2 <= least <= most:
         raise ConfigError(
             f"{path}: pictures have at least {least} and at most {most} pixels; a token has {side**2}, which "
             "is the least that either may be, and the second is no less than the first"
         )
-    return found
+    return processor
 
 
 def _token_ids(path: Path, tokenizer: Tokenizer) -> tuple[list[int], int | None]:
-    """What begins a picture, stands for a part of it, and ends it; a video's. Raises ConfigError."""
+    """Return the tokens that begin a picture, represent a part of it, and end it; and a video's token.
+    Raises ConfigError."""
     try:
         config = read_json(path / "config.json")
         if not isinstance(config, dict):
@@ -182,7 +192,7 @@ def _token_ids(path: Path, tokenizer: Tokenizer) -> tuple[list[int], int | None]
         raise ConfigError(
             f"{path}/config.json cannot be read: {error}; copy the model again"
         ) from error
-    found: list[int] = []
+    ids: list[int] = []
     for key in TOKEN_KEYS:
         token = config.get(key)
         if not isinstance(token, int) or not 0 <= token < tokenizer.vocab_size:
@@ -190,5 +200,5 @@ def _token_ids(path: Path, tokenizer: Tokenizer) -> tuple[list[int], int | None]
                 f"{path}/config.json: {key} is {show(token)}; must be an id of the tokenizer, below "
                 f"{tokenizer.vocab_size}"
             )
-        found.append(token)
-    return found, config.get("video_token_id")
+        ids.append(token)
+    return ids, config.get("video_token_id")

@@ -1,1 +1,1 @@
-"""Rewards: scorers in child processes, each score with a deadline after which its child is killed."""
+"""Score responses in child processes; each score has a deadline, after which its child is killed."""

@@ -1,33 +1,34 @@
-"""Bounding boxes in a text, and how well those of two texts agree.
+"""Find bounding boxes in a text, and measure how well those of two texts agree.
 
-Used by the scorer of type `boxes`. A box is left, top, right and bottom, in whatever unit both texts have.
+Used by the scorer of type `boxes`. A box is left, top, right and bottom, in any unit that both texts
+share.
 """
 
 import re
 from collections.abc import Sequence
 
 MOST_BOXES = 1000
-"""In a response that is read; more are none at all, and cost no time."""
+"""Limit for a response; with more boxes it scores 0 without being compared."""
 NUMBER = r"\s*(-?\d{1,9}(?:\.\d{1,9})?)\s*"
 BOX = re.compile(
     rf"[\[(]{','.join([NUMBER] * 4)}[\])]|\({NUMBER},{NUMBER}\),?\s*\({NUMBER},{NUMBER}\)"
 )
-"""`[10, 20, 30, 40]`, with round brackets too, or `(10,20),(30,40)`."""
+"""Matches `[10, 20, 30, 40]`, also with round brackets, or `(10,20),(30,40)`."""
 
 Box = tuple[float, float, float, float]
 
 
 def boxes_in(text: str) -> list[Box]:
-    """All boxes of a text, in order."""
-    found = list[Box]()
+    """Return all boxes of a text, in order."""
+    boxes = list[Box]()
     for match in BOX.finditer(text):
         left, top, right, bottom = (float(number) for number in match.groups() if number)
-        found.append((left, top, right, bottom))
-    return found
+        boxes.append((left, top, right, bottom))
+    return boxes
 
 
 def overlap(one: Box, other: Box) -> float:
-    """Intersection over union, from 0 to 1; 0 where one has no area."""
+    """Return the intersection over union, from 0 to 1; 0 if either box has no area."""
     across = min(one[2], other[2]) - max(one[0], other[0])
     down = min(one[3], other[3]) - max(one[1], other[1])
     if across <= 0 or down <= 0:
@@ -36,19 +37,19 @@ def overlap(one: Box, other: Box) -> float:
     return both / (_area(one) + _area(other) - both)
 
 
-def agreement(found: Sequence[Box], expected: Sequence[Box]) -> float:
-    """Sum of the pairs' overlaps over the number of boxes on the side that has more. Pairs are made from the
-    largest overlap down, each box in one."""
-    most = max(len(found), len(expected))
-    if not most or len(found) > MOST_BOXES:
+def agreement(boxes: Sequence[Box], expected: Sequence[Box]) -> float:
+    """Return the sum of the pairs' overlaps divided by the larger number of boxes. Pairs are chosen
+    from the largest overlap down, each box in one."""
+    most = max(len(boxes), len(expected))
+    if not most or len(boxes) > MOST_BOXES:
         return float(not most)
-    pairs = [(overlap(a, b), i, j) for i, a in enumerate(found) for j, b in enumerate(expected)]
-    total, paired, met = 0.0, set[int](), set[int]()
+    pairs = [(overlap(a, b), i, j) for i, a in enumerate(boxes) for j, b in enumerate(expected)]
+    total, paired, paired_expected = 0.0, set[int](), set[int]()
     for shared, i, j in sorted(pairs, key=lambda pair: -pair[0]):
-        if i not in paired and j not in met:
+        if i not in paired and j not in paired_expected:
             total += shared
             paired.add(i)
-            met.add(j)
+            paired_expected.add(j)
     return total / most
 
 

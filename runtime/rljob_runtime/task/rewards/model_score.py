@@ -1,4 +1,4 @@
-"""A score that came with the sample, of a reward model or of its game, among its rewards. Called by the
+"""Add a score that a reward model or a game assigned to the sample to its rewards. Called by the
 reward worker."""
 
 import math
@@ -11,7 +11,8 @@ from rljob_runtime.task.rewards.requests import RewardResult
 def with_score(
     result: RewardResult, reward: Reward, score: float, *, error: str = ""
 ) -> RewardResult:
-    """The result with this reward's part; with an error, and where it is not finite, it has failed."""
+    """Return the result with this reward's part. The score fails if there is an error or if it is not
+    finite."""
     errors = dict(result.errors)
     if error or not math.isfinite(score):
         error = error or f"the reward model's score is {score}"

@@ -1,4 +1,4 @@
-"""What goes into a reward and what comes out."""
+"""Define the requests to rewards and their results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardRequest:
-    """One response to score. entry: what the data set's own scorer needs, as JSON has it. With turns,
-    response is the last one, behind what was put before it, and transcript everything; else they are the
-    same."""
+    """A response to score. entry: what the data set's own scorer needs, as JSON. response: with turns,
+    the last one. transcript: with turns, the last response and everything before it; otherwise equal
+    to the response."""
 
     prompt: str
     response: str
@@ -18,19 +18,19 @@ class RewardRequest:
     transcript: str = ""
 
     def fields(self) -> dict[str, Any]:
-        """By name, as JSON has them; nothing is copied."""
+        """Return the fields by name, as in JSON; nothing is copied."""
         return {name: getattr(self, name) for name in RewardRequest.__slots__}
 
 
 def last_turn(mask: Sequence[int]) -> int:
-    """Where the last turn begins: behind the last token that was not drawn."""
-    return next((place + 1 for place in reversed(range(len(mask))) if not mask[place]), 0)
+    """Return the index at which the last turn begins: after the last token that was not drawn."""
+    return next((index + 1 for index in reversed(range(len(mask))) if not mask[index]), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardResult:
-    """total: weighted sum. parts: each reward's score before its weight. errors: by reward's name;
-    a score that failed is 0 in both."""
+    """The result of all rewards for one response. total: weighted sum. parts: each reward's score
+    before its weight. errors: by reward's name; a score that failed is 0 in both."""
 
     total: float
     parts: dict[str, float]

@@ -1,4 +1,4 @@
-"""What is wrong with the rewards' and the agent's files, found before anything starts."""
+"""Find problems of the rewards' and the agent's files before anything starts."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,8 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def reward_problems(rewards: Sequence[Reward], *, base_dir: Path) -> list[Problem]:
-    """Problems of Python rewards: no file, no such function, a syntax error. Runs nothing."""
+    """Return problems of Python rewards: a missing file, a missing function, a syntax error. Does not
+    run them."""
     return [
         problem
         for i, reward in enumerate(rewards)
@@ -22,14 +23,16 @@ def reward_problems(rewards: Sequence[Reward], *, base_dir: Path) -> list[Proble
 
 
 def agent_problems(agent: Agent | None, *, base_dir: Path) -> list[Problem]:
-    """The same of the file of an agent."""
+    """Return problems of an agent's file, as `reward_problems` does."""
     return [] if agent is None else [*_python("spec.rollout.agent", agent, base_dir)]
 
 
 def _python(path: str, python: PythonReward | Agent, base_dir: Path) -> Iterator[Problem]:
     file = base_dir / python.path
     try:
-        tree = ast.parse(file.read_bytes(), filename=str(file))  # bytes: its coding line counts
+        tree = ast.parse(
+            file.read_bytes(), filename=str(file)
+        )  # bytes: the file may declare its encoding
     except OSError as error:
         yield Problem(
             f"{path}.path", f"is {python.path!r}; {file} cannot be read: {error.strerror}"
@@ -39,15 +42,15 @@ def _python(path: str, python: PythonReward | Agent, base_dir: Path) -> Iterator
         yield Problem(f"{path}.path", f"is {python.path!r}; not valid Python: {error}")
         return
     functions = [n.name for n in _statements(tree.body) if isinstance(n, FUNCTIONS)]
-    if python.function not in functions and not _names(tree, python.function):
+    if python.function not in functions and not _defines(tree, python.function):
         yield Problem(
             f"{path}.function",
             f"is {python.function!r}; {file.name} defines {', '.join(functions) or 'no function'}",
         )
 
 
-def _names(tree: ast.Module, name: str) -> bool:
-    """Whether the file gets the name in another way: an assignment or an import."""
+def _defines(tree: ast.Module, name: str) -> bool:
+    """Return whether the file defines the name in another way: by an assignment, an import or a class."""
     names: set[str] = set()
     for node in _statements(tree.body):
         if isinstance(node, ast.Assign | ast.AnnAssign):
@@ -61,7 +64,8 @@ def _names(tree: ast.Module, name: str) -> bool:
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that run when the file is imported, those within `if`, `try` and `with` among them."""
+    """Yield the statements that run when the file is imported, including those within `if`, `try` and
+    `with`."""
     for node in body:
         yield node
         if isinstance(node, (*FUNCTIONS, ast.ClassDef)):

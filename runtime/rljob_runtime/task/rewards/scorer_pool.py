@@ -1,7 +1,7 @@
-"""The pool of reward processes: scores requests in order, kills what exceeds its deadline.
+"""Manage the pool of reward processes: score requests in order, kill scores that exceed their deadline.
 
-Called by the reward worker. A hung or crashed child is replaced; the score that it was working on
-has failed, and the request's other rewards go on in the new child.
+Called by the reward worker. A hung or crashed child is replaced. Its current score has failed, and the
+request's other rewards continue in the new child.
 """
 
 import json
@@ -22,12 +22,12 @@ from rljob_runtime.task.rewards.requests import RewardRequest, RewardResult
 
 CHILD = "rljob_runtime.task.rewards.scorer_child"
 COMPARED = ("dataset", "math-verify")
-"""Types by which a text that answers nothing is right for few answers, if for any."""
+"""Types of rewards for which a text without an answer is right for few answers, if any."""
 LETTERS = 24
 RESCORED = 8
-"""Right responses of a batch that a new process scores again, for each child and reward."""
+"""Number of right responses of a batch that a new process scores again, for each child and reward."""
 NEW_PROCESSES = 3
-"""That must find a response wrong, each for itself: some libraries decide by chance."""
+"""Number of new processes that must each find a response wrong, since some libraries decide by chance."""
 CHANGED = (
     "No checkpoint has this batch: --resume goes on from the last one. Look among the samples of the last "
     "steps for what learned to do that, or use another reward"
@@ -37,32 +37,33 @@ __all__ = ["RewardPool", "RewardRequest", "RewardResult"]
 
 
 def processes_of(rewards: Sequence[Reward]) -> int:
-    """Children that the rewards want: one where they compute, as many as requests may wait for services."""
+    """Return the number of children for the rewards: one if they compute, otherwise as many as
+    services accept concurrently."""
     services = (reward.http or reward.judge for reward in rewards)
     return max((service.concurrency for service in services if service is not None), default=1)
 
 
 @dataclass(slots=True)
 class _Sample:
-    """Some of many requests, each as likely as another."""
+    """A uniform random sample of many requests."""
 
-    kept: list[RewardRequest] = field(default_factory=list)
-    seen: int = 0
+    retained: list[RewardRequest] = field(default_factory=list)
+    num_seen: int = 0
 
     def add(self, request: RewardRequest) -> None:
-        """Another one."""
-        self.seen += 1
-        if len(self.kept) < RESCORED:
-            self.kept.append(request)
-        elif (place := secrets.randbelow(self.seen)) < RESCORED:
-            self.kept[place] = request
+        """Add a request, which replaces a retained one at random once the sample is full."""
+        self.num_seen += 1
+        if len(self.retained) < RESCORED:
+            self.retained.append(request)
+        elif (index := secrets.randbelow(self.num_seen)) < RESCORED:
+            self.retained[index] = request
 
 
 class RewardPool:
-    """`processes` children, each with all of the job's rewards.
+    """A pool of `processes` children, each with all of the job's rewards.
 
-    base_dir: folder that the rewards' paths are relative to. Raises RewardError when a child cannot
-    start, with what it wrote.
+    base_dir: folder that the rewards' paths are relative to. Raises RewardError if a child cannot start,
+    with its output.
     """
 
     def __init__(
@@ -87,9 +88,10 @@ class RewardPool:
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="reward")
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
-        """One result a request, in order. Raises GuardStop where a response has taken hold of what scores."""
+        """Return one result per request, in order. Raises GuardStop if a response has taken over the
+        scorer."""
         count = max(len(self._children), 1)
-        parts = [list(range(first, len(requests), count)) for first in range(count)]
+        shares = [list(range(first, len(requests), count)) for first in range(count)]
         results: list[RewardResult | None] = [None] * len(requests)
 
         def work(child: LineChild, indices: list[int]) -> None:
@@ -100,43 +102,47 @@ class RewardPool:
         if not self._rewards:
             return [RewardResult(total=0.0, parts={}, errors={}) for _ in requests]
         for future in [
-            self._threads.submit(work, child, part)
-            for child, part in zip(self._children, parts, strict=True)
+            self._threads.submit(work, child, share)
+            for child, share in zip(self._children, shares, strict=True)
         ]:
             future.result()
         return [result for result in results if result is not None]
 
     def end_batch(self) -> None:
-        """Have what comes scored by processes that know nothing of what was scored, where rewards are
-        restricted. Raises GuardStop where such processes, one after another, find wrong what was right
-        before, some of the batch's responses or a text that answers nothing: a response has changed what
-        scores."""
+        """End a batch: where rewards are restricted, have later responses scored by new processes without
+        any earlier state.
+
+        Raises GuardStop if several new processes find wrong what was right before: some of the batch's
+        responses, or a text without an answer. Then a response has changed the scorer.
+        """
         last, self._last = self._last, {}
         right, self._right = self._right, defaultdict(_Sample)
         for child, request in last.items() if self._restricts else ():
             text = "".join(secrets.choice(string.ascii_lowercase) for _ in range(LETTERS))
             nothing = replace(request, response=text, transcript=text)
-            was_right = [
+            right_before = [
                 (name, nothing, True)
                 for name in self._compared
-                if self._finds(child, name, nothing, raw=True)
+                if self._is_right(child, name, nothing, raw=True)
             ]
             self._renew(child)
             for name in self._compared:
-                was_right += [(name, one, False) for one in right[child, name].kept]
-            for name, one, raw in was_right:
-                if self._is_wrong(child, name, one, raw=raw):
+                right_before += [
+                    (name, rescored, False) for rescored in right[child, name].retained
+                ]
+            for name, rescored, raw in right_before:
+                if self._is_wrong(child, name, rescored, raw=raw):
                     raise GuardStop(
-                        f"reward {name} found {one.response[:80]!r} right, which {NEW_PROCESSES} new "
+                        f"reward {name} found {rescored.response[:80]!r} right, which {NEW_PROCESSES} new "
                         f"processes find wrong: a response has changed what scores. {CHANGED}"
                     )
 
     def _is_wrong(self, child: LineChild, name: str, request: RewardRequest, *, raw: bool) -> bool:
-        """Whether a new process finds so, and then others."""
+        """Return whether a new process, and then further ones, find the response wrong."""
         for number in range(NEW_PROCESSES):
             if number:
                 self._renew(child)
-            if self._finds(child, name, request, raw=raw) is not False:
+            if self._is_right(child, name, request, raw=raw) is not False:
                 return False
         return True
 
@@ -144,29 +150,31 @@ class RewardPool:
         with _starting():
             child.send({"renew": True})
 
-    def _finds(
+    def _is_right(
         self, child: LineChild, name: str, request: RewardRequest, *, raw: bool
     ) -> bool | None:
-        """Whether the reward is 1 or more, raw: whatever its threshold; None where the score fails."""
+        """Return whether the reward is 1 or more, or None if the score fails. raw: ignore the
+        threshold."""
         with _starting():
             child.send({"request": request.fields(), "rewards": [name], "raw": raw})
         answer = self._answer(child, name)
         return None if "error" in answer else answer["score"] >= 1.0
 
     def _answer(self, child: LineChild, name: str) -> dict[str, Any]:
-        """Raises GuardStop where a response has taken hold of what scores."""
+        """Return the child's next answer. Raises GuardStop if a response has taken over the scorer."""
         answer = child.answer(self._rewards[name].timeout_seconds)
         if "changed" in answer:
             raise GuardStop(f"reward {name}: {answer['error']}. {CHANGED}")
         return answer
 
     def stacks(self) -> dict[str, str]:
-        """Where each child that scores stands, by `scorer PID`: also one that a library's code keeps busy."""
-        told = [found for child in self._children if (found := child.stacks())]
-        return {f"scorer {process}": text for process, text in told}
+        """Return the stacks of each scoring child, by `scorer PID`, even of one that is busy in a
+        library's code."""
+        stacks = [report for child in self._children if (report := child.stacks())]
+        return {f"scorer {process}": text for process, text in stacks}
 
     def close(self) -> None:
-        """End every child."""
+        """End every child process."""
         self._threads.shutdown()
         for child in self._children:
             child.kill()
@@ -198,7 +206,7 @@ def _starting() -> Iterator[None]:
     try:
         yield
     except StartFailed as error:
-        why = str(error) if error.refused else f"it {error}"
+        reason = str(error) if error.refused else f"it {error}"
         raise RewardError(
-            f"the process of the rewards (spec.rewards) did not start: {why}"
+            f"the process of the rewards (spec.rewards) did not start: {reason}"
         ) from error

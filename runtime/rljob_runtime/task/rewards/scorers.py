@@ -1,6 +1,6 @@
-"""The scorers: a function from a response to a number, one for each type of reward.
+"""Define the scorers: a function from a response to a number, one for each type of reward.
 
-Used in the child processes alone: they may hang, crash, or run a user's code.
+Used only in child processes, since they may hang, crash, or run a user's code.
 """
 
 import asyncio
@@ -27,18 +27,21 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def make_scorer(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    """The scorer of one reward; a threshold turns its score into 0 or 1."""
+    """Return the scorer of one reward; a threshold turns its score into 0 or 1."""
     return with_threshold(raw_scorer(reward, data, base_dir), reward)
 
 
 def raw_scorer(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    """The same without its threshold."""
+    """Return the scorer of one reward without its threshold."""
     return SCORERS.get(reward.type, _extension)(reward, data, base_dir)
 
 
 def with_threshold(score: Scorer, reward: Reward) -> Scorer:
-    """It is compared without tolerance: partial credit that comes a rounding error short of the whole is not
-    right, and what passes by a hair is what training finds."""
+    """Apply the reward's threshold to a scorer, without any tolerance.
+
+    Partial credit that misses the full mark by a rounding error is not right, and training would find
+    whatever passes a tolerance.
+    """
     threshold = reward.threshold
     if threshold is None:
         return score
@@ -46,20 +49,20 @@ def with_threshold(score: Scorer, reward: Reward) -> Scorer:
 
 
 def _dataset(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    """The scorer of the dataset that the item is of; outer white space does not count."""
+    """Return the scorer of the item's own dataset; outer white space is ignored."""
     from rljob_runtime.task.data.gym import make_dataset, params_of
 
-    own = data.reasoning_gym
-    assert own is not None, "the rules ask for reasoningGym with type dataset"
-    sources = {own.dataset: make_dataset(own.dataset, params_of(own), seed=0, size=1)}
-    with contextlib.suppress(Exception):  # what it imports when it first scores, forks have then
-        entry = sources[own.dataset][0]
-        sources[own.dataset].score_answer(entry["answer"], entry)
+    gym = data.reasoning_gym
+    assert gym is not None, "the rules ask for reasoningGym with type dataset"
+    sources = {gym.dataset: make_dataset(gym.dataset, params_of(gym), seed=0, size=1)}
+    with contextlib.suppress(Exception):  # the first score imports modules, which forks then share
+        entry = sources[gym.dataset][0]
+        sources[gym.dataset].score_answer(entry["answer"], entry)
 
     def score(request: RewardRequest) -> float:
         entry = from_json(request.entry)
-        name = entry["metadata"].get("source_dataset", own.dataset)
-        if name not in sources:  # of an evaluation's suite
+        name = entry["metadata"].get("source_dataset", gym.dataset)
+        if name not in sources:  # belongs to an evaluation's suite
             sources[name] = make_dataset(name, {}, seed=0, size=1)
         return _without_overshoot(
             float(sources[name].score_answer(request.response.strip(), entry))
@@ -69,46 +72,48 @@ def _dataset(reward: Reward, data: Data, base_dir: Path) -> Scorer:
 
 
 def _without_overshoot(score: float) -> float:
-    """Full marks are exactly 1; what exceeds it is partial credit, added up with rounding errors."""
+    """Return the score, but at most the largest number below 1 if it exceeds 1: that is partial credit
+    summed with rounding errors."""
     return score if score <= 1.0 else math.nextafter(1.0, 0.0)
 
 
 def _math_verify(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    """Mathematical equality; the library's own alarms are off, since our deadline kills."""
+    """Return a scorer for mathematical equality. The library's own alarms are off, since our deadline
+    kills the process."""
     from math_verify import parse, verify
 
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of alarms that are off
-    half = parse(r"\boxed{\frac{1}{2}}", parsing_timeout=None)  # imports, so that forks need not
-    verify(half, half, timeout_seconds=None)
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that alarms are off
+    example = parse(r"\boxed{\frac{1}{2}}", parsing_timeout=None)  # imports modules before forks
+    verify(example, example, timeout_seconds=None)
 
     @lru_cache(maxsize=1024)  # a group's responses have one answer
     def expected(answer: str) -> Any:
-        found = parse(_as_math(answer), parsing_timeout=None)
-        if not found:
+        parsed = parse(_as_math(answer), parsing_timeout=None)
+        if not parsed:
             raise ValueError(
                 f"the answer {answer!r} has no mathematics in it; write a number or an expression"
             )
-        return found
+        return parsed
 
     def score(request: RewardRequest) -> float:
         if request.response.strip() == request.answer.strip():
             return 1.0
-        wanted = expected(request.answer)
-        found = parse(request.response, parsing_timeout=None)
-        return float(verify(wanted, found, timeout_seconds=None))
+        parsed_answer = expected(request.answer)
+        parsed_response = parse(request.response, parsing_timeout=None)
+        return float(verify(parsed_answer, parsed_response, timeout_seconds=None))
 
     return score
 
 
 DELIMITED = re.compile(r"(?<!\\)\$|\\boxed|\\\(|\\\[")
-"""Answers that say where their mathematics is."""
+"""Matches answers that mark where their mathematics is."""
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
-"""No product of variables, and no command of LaTeX."""
+"""Matches what is neither a product of variables nor a command of LaTeX."""
 
 
 def _as_math(answer: str) -> str:
-    """Return the answer so that all of it is parsed: bare LaTeX, as MATH has it, is read up to its first
-    number otherwise. A text without numbers is one symbol, not a product of its letters."""
+    """Return the answer so that all of it is parsed: bare LaTeX, as in MATH, is otherwise read only up
+    to its first number. A text without numbers is one symbol, not a product of its letters."""
     if DELIMITED.search(answer):
         return answer
     if "\\" not in answer and WORD.search(answer):
@@ -121,19 +126,19 @@ def _exact(reward: Reward, data: Data, base_dir: Path) -> Scorer:
 
 
 def _regex(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    """1 where the pattern's group, or the whole match without one, is the answer."""
-    captured = _captured(reward)
+    """Score 1 if the pattern's group, or the full match without a group, is the answer."""
+    capture = _capture(reward)
 
     def score(request: RewardRequest) -> float:
-        found = captured(request.response)
-        return float(found is not None and found.strip() == request.answer.strip())
+        text = capture(request.response)
+        return float(text is not None and text.strip() == request.answer.strip())
 
     return score
 
 
-def _captured(reward: Reward) -> Callable[[str], str | None]:
-    """What a reward reads of a response: all of it without a pattern, else the pattern's group, or the whole
-    match without one."""
+def _capture(reward: Reward) -> Callable[[str], str | None]:
+    """Return a function that extracts the scored text of a response: all of it without a pattern,
+    otherwise the pattern's group, or the full match without a group."""
     if reward.pattern is None:
         return lambda response: response
     pattern, group = re.compile(reward.pattern.pattern), reward.pattern.group or 0
@@ -146,15 +151,15 @@ def _captured(reward: Reward) -> Callable[[str], str | None]:
 
 
 def _format(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    """1 where the pattern is found."""
+    """Score 1 if the pattern is found."""
     assert reward.pattern is not None, "the rules ask for a pattern with type format"
     pattern = re.compile(reward.pattern.pattern)
     return lambda request: float(pattern.search(request.response) is not None)
 
 
 def _boxes(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    """Intersection over union with the answer's boxes; no box among none is right."""
-    captured = _captured(reward)
+    """Score the intersection over union with the answer's boxes; no box is right if none is expected."""
+    capture = _capture(reward)
 
     def score(request: RewardRequest) -> float:
         expected = boxes_in(request.answer)
@@ -163,15 +168,15 @@ def _boxes(reward: Reward, data: Data, base_dir: Path) -> Scorer:
                 f"the answer {request.answer!r} has no box; write [left, top, right, bottom], one or more, "
                 "or [] for none"
             )
-        found = captured(request.response)
-        return 0.0 if found is None else agreement(boxes_in(found), expected)
+        text = capture(request.response)
+        return 0.0 if text is None else agreement(boxes_in(text), expected)
 
     return score
 
 
 def _count(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    """How near the last number is: 1 without what it is off by, as a share of the larger one."""
-    captured = _captured(reward)
+    """Score how near the last number is: 1 minus its difference as a share of the larger number."""
+    capture = _capture(reward)
 
     def score(request: RewardRequest) -> float:
         if not NUMBER.fullmatch(request.answer.strip()):
@@ -179,30 +184,31 @@ def _count(reward: Reward, data: Data, base_dir: Path) -> Scorer:
                 f"the answer {request.answer!r} is no number; write digits, as 3 or 2.5"
             )
         expected = float(request.answer)
-        numbers = NUMBER.findall(captured(request.response) or "")
+        numbers = NUMBER.findall(capture(request.response) or "")
         if not numbers:
             return 0.0
-        found = float(numbers[-1])
-        if found == expected:
+        number = float(numbers[-1])
+        if number == expected:
             return 1.0
-        most = max(abs(found), abs(expected))
-        near = 1.0 - abs(found - expected) / most if math.isfinite(most) else 0.0
-        return min(max(0.0, near), math.nextafter(1.0, 0.0))
+        most = max(abs(number), abs(expected))
+        closeness = 1.0 - abs(number - expected) / most if math.isfinite(most) else 0.0
+        return min(max(0.0, closeness), math.nextafter(1.0, 0.0))
 
     return score
 
 
 def _python(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    """The user's function; it must return a finite number. One with a parameter `transcript` gets it."""
+    """Score by the user's function, which must return a finite number. A parameter `transcript`
+    receives the transcript."""
     assert reward.python is not None, "the rules ask for python with type python"
     file = base_dir / reward.python.path
     function = getattr(import_user_file(file), reward.python.function)
     name = f"{reward.python.function} in {file.name}"
-    wanted = inspect.signature(function).parameters.keys() & {"transcript"}
+    optional = inspect.signature(function).parameters.keys() & {"transcript"}
 
     def score(request: RewardRequest) -> float:
-        more = {key: getattr(request, key) for key in wanted}
-        value = function(request.prompt, request.response, request.answer, **more)
+        named = {key: getattr(request, key) for key in optional}
+        value = function(request.prompt, request.response, request.answer, **named)
         if inspect.iscoroutine(value):
             value = asyncio.run(value)
         return _number(value, name)
@@ -211,19 +217,20 @@ def _python(reward: Reward, data: Data, base_dir: Path) -> Scorer:
 
 
 def _extension(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    """An installed package's; it must return a finite number."""
+    """Score by an installed package's scorer, which must return a finite number."""
     use = ExtensionUse(path=f"reward {reward.name}", kind=ExtensionKind.REWARD, name=reward.type)
-    made = load(use)(reward.params or {}, base_dir)
-    if not callable(made):
+    scorer = load(use)(reward.params or {}, base_dir)
+    if not callable(scorer):
         raise ConfigError(
-            f"{use.path}: {use.name!r} made a {type(made).__name__}; it must make a function of a "
+            f"{use.path}: {use.name!r} made a {type(scorer).__name__}; it must make a function of a "
             "RewardRequest"
         )
-    return lambda request: _number(made(request), reward.type)
+    return lambda request: _number(scorer(request), reward.type)
 
 
 def _number(value: Any, name: str) -> float:
-    """Return a number of Python, numpy or torch, or a Decimal, as a float. Raises TypeError for all else."""
+    """Return a number of Python, numpy or torch, or a Decimal, as a float. Raises TypeError for any
+    other value."""
     if not isinstance(value, str | bytes):
         with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
             number = float(value)
@@ -246,13 +253,13 @@ def _judge(reward: Reward, data: Data, base_dir: Path) -> Scorer:
     return judge_scorer(reward.judge, deadline_seconds=reward.timeout_seconds)
 
 
-GIVEN: dict[str, Callable[[str], str]] = {
+RESPONSES_WITH_ANSWER: dict[str, Callable[[str], str]] = {
     "math-verify": lambda answer: f"It is {_as_math(answer)}",
     "boxes": str,
     "count": str,
     "dataset": str,
 }
-"""A response that gives an answer, for the types that compare the two."""
+"""Functions that make a response containing an answer, for the types that compare the two."""
 
 SCORERS: dict[str, Callable[[Reward, Data, Path], Scorer]] = {
     "dataset": _dataset,

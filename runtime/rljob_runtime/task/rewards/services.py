@@ -1,7 +1,7 @@
-"""Rewards over HTTP: a scoring service, and a language model that judges.
+"""Score over HTTP: by a scoring service, or by a language model as judge.
 
-Called in the reward's child processes. All attempts of a score share its deadline; what is said of a failure
-names address and status, never headers or tokens.
+Called in the reward's child processes. All attempts of a score share its deadline. Error messages name
+address and status, never headers or tokens.
 """
 
 import json
@@ -23,28 +23,29 @@ RETRIED = (408, 429)
 FIRST_WAIT_SECONDS = 0.1
 LARGEST_ANSWER_BYTES = 16 << 20
 SHARE_OF_DEADLINE = 0.9
-"""What attempts may take: the rest is for saying that they failed, before the process is killed."""
+"""Share of the deadline for all attempts; the remainder is for reporting their failure before the
+process is killed."""
 
 
 def service_scorer(
     settings: HttpReward, *, deadline_seconds: float
 ) -> Callable[[RewardRequest], float]:
-    """Posts prompt, response and answer; the answer's `score` is the reward."""
+    """Return a scorer that posts prompt, response and answer; the service's `score` is the reward."""
 
     def score(request: RewardRequest) -> float:
-        sent = {
+        payload = {
             "prompt": request.prompt,
             "response": request.response,
             "answer": request.answer,
         }
-        if request.transcript not in ("", request.response):  # of samples with tools
-            sent["transcript"] = request.transcript
-        found = post(settings.url, sent, settings, deadline_seconds=deadline_seconds)
-        number = found.get("score") if isinstance(found, dict) else None
+        if request.transcript not in ("", request.response):  # for samples with tools
+            payload["transcript"] = request.transcript
+        answer = post(settings.url, payload, settings, deadline_seconds=deadline_seconds)
+        number = answer.get("score") if isinstance(answer, dict) else None
         if isinstance(number, bool | int | float) and math.isfinite(number):
             return float(number)
         raise ServiceError(
-            f"{settings.url} answered {str(found)[:200]!r}, which has no finite number as `score`"
+            f"{settings.url} answered {str(answer)[:200]!r}, which has no finite number as `score`"
         )
 
     return score
@@ -53,19 +54,20 @@ def service_scorer(
 def judge_scorer(
     settings: JudgeReward, *, deadline_seconds: float
 ) -> Callable[[RewardRequest], float]:
-    """Asks the judge and reads the grade from its answer, as a share of the highest one."""
+    """Return a scorer that requests a grade from the judge; the reward is its share of the highest
+    grade."""
     url, pattern = settings.url.rstrip("/") + "/chat/completions", re.compile(settings.pattern)
 
     def score(request: RewardRequest) -> float:
-        sent = {
+        payload = {
             "model": settings.model,
-            "messages": [{"role": "user", "content": _filled(settings.template, request)}],
+            "messages": [{"role": "user", "content": _fill(settings.template, request)}],
             "temperature": 0,
             "max_tokens": settings.max_tokens,
         }
-        found = post(url, sent, settings, deadline_seconds=deadline_seconds)
+        answer = post(url, payload, settings, deadline_seconds=deadline_seconds)
         try:
-            text = str(found["choices"][0]["message"]["content"])
+            text = str(answer["choices"][0]["message"]["content"])
         except (KeyError, IndexError, TypeError):
             raise ServiceError(f"{url} answered without choices[0].message.content") from None
         grades = pattern.findall(text)
@@ -78,9 +80,10 @@ def judge_scorer(
 
 
 def post(url: str, content: Any, settings: HttpReward, *, deadline_seconds: float) -> Any:
-    """The JSON that an address answers. Raises ServiceError after the last attempt, or a final refusal."""
+    """Return the JSON that an address answers. Raises ServiceError after the last attempt, or if the
+    request is refused."""
     deadline = time.monotonic() + SHARE_OF_DEADLINE * deadline_seconds
-    attempts, wait, said = settings.retries + 1, FIRST_WAIT_SECONDS, ""
+    attempts, wait, failure = settings.retries + 1, FIRST_WAIT_SECONDS, ""
     for attempt in range(attempts):
         left = deadline - time.monotonic()
         if left <= 0:
@@ -88,15 +91,15 @@ def post(url: str, content: Any, settings: HttpReward, *, deadline_seconds: floa
         try:
             return _post_once(url, content, settings, seconds=left / (attempts - attempt))
         except urllib.error.HTTPError as error:
-            said = f"status {error.code}"
+            failure = f"status {error.code}"
             if error.code not in RETRIED and error.code < 500:
-                raise ServiceError(f"{url} refused a request: {said}") from None
+                raise ServiceError(f"{url} refused a request: {failure}") from None
         except (OSError, ValueError) as error:
-            said = str(getattr(error, "reason", error)) or type(error).__name__
+            failure = str(getattr(error, "reason", error)) or type(error).__name__
         if attempt + 1 < attempts:
             time.sleep(max(0.0, min(wait, deadline - time.monotonic())))
             wait *= 2
-    raise ServiceError(f"{url} did not answer in {attempts} attempts ({said})")
+    raise ServiceError(f"{url} did not answer in {attempts} attempts ({failure})")
 
 
 def _post_once(url: str, content: Any, settings: HttpReward, *, seconds: float) -> Any:
@@ -107,12 +110,12 @@ def _post_once(url: str, content: Any, settings: HttpReward, *, seconds: float) 
             raise ServiceError(f"the environment has no {settings.token_variable} (tokenVariable)")
         headers["Authorization"] = f"Bearer {token}"
     request = urllib.request.Request(url, json.dumps(content).encode(), headers, method="POST")
-    with urllib.request.urlopen(request, timeout=seconds) as answer:
-        return parse_json(answer.read(LARGEST_ANSWER_BYTES))
+    with urllib.request.urlopen(request, timeout=seconds) as response:
+        return parse_json(response.read(LARGEST_ANSWER_BYTES))
 
 
-def _filled(template: str, request: RewardRequest) -> str:
-    """Values are filled in once: braces in a response stay what they are."""
+def _fill(template: str, request: RewardRequest) -> str:
+    """Fill in the values once: braces in a response are not replaced."""
     values = {"prompt": request.prompt, "response": request.response, "answer": request.answer}
     values["transcript"] = request.transcript or request.response
     return re.sub(

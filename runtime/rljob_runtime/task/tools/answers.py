@@ -1,4 +1,4 @@
-"""What comes of a call: an answer, and how it went. No torch."""
+"""Define the answer of a tool call, and its outcome. No torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,8 +8,8 @@ Outcome = Literal["ok", "error", "timeout"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """text: what the policy reads, the error where there was one. seconds: from the call on, with waiting
-    for a free process."""
+    """The answer of a tool. text: what the policy reads, including any error. seconds: time since the
+    call, including the wait for a free process."""
 
     text: str
     outcome: Outcome
@@ -18,7 +18,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A call of a sample, for the figures."""
+    """A tool call of a sample, for the figures."""
 
     tool: str
     outcome: Outcome
@@ -26,11 +26,11 @@ class ToolCall:
 
 
 class Failed(Exception):
-    """A call failed; the text is its answer."""
+    """Raised if a call failed; the text is its answer."""
 
 
 class TookTooLong(Exception):
-    """A call reached its deadline."""
+    """Raised if a call reached its deadline."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"error: took longer than {seconds:g} s")

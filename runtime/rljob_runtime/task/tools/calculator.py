@@ -1,6 +1,7 @@
-"""The tool `calculator`: arithmetic by Python's syntax tree, with bounds on its size and so on its time.
+"""Implement the tool `calculator`: arithmetic by Python's syntax tree, with bounds on its size and so on
+its time.
 
-Nothing is looked up but a few functions by name; there are no attributes, no subscripts, no text.
+Only a few constants and functions can be named; there are no attributes, no subscripts and no texts.
 """
 
 import ast
@@ -11,17 +12,18 @@ from typing import Any
 
 MAX_CHARACTERS = 1000
 MAX_BITS = 4096
-"""Of a whole number on the way: about 1233 digits."""
+"""Limit of an intermediate whole number: about 1233 digits."""
 MAX_DIGITS = 300
-"""Of a whole number that is the answer."""
+"""Limit of the digits of an answer that is a whole number."""
 
 Number = int | float
 
 
 def calculate(text: str) -> str:
-    """The value of an expression: + - * / // % **, parentheses, abs round min max sqrt floor ceil, pi and e.
+    """Return the value of an expression: + - * / // % **, parentheses, abs round min max sqrt floor ceil,
+    pi and e.
 
-    Whole numbers are exact; others have 12 digits. Raises ValueError, ZeroDivisionError, OverflowError, each
+    Whole numbers are exact; others have 12 digits. Raises ValueError, ZeroDivisionError or OverflowError
     with what is wrong.
     """
     text = text.strip().replace("×", "*").replace("÷", "/").replace("^", "**")
@@ -29,7 +31,7 @@ def calculate(text: str) -> str:
         raise ValueError(f"{len(text)} characters; at most {MAX_CHARACTERS}")
     try:
         tree = ast.parse(text, mode="eval")
-        return _shown(_value(tree.body))
+        return _format(_value(tree.body))
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError("not an arithmetic expression") from None
 
@@ -47,19 +49,19 @@ def _value(node: ast.expr) -> Number:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
             return _bounded(OPERATORS[type(op)](_value(left), _value(right)))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in FUNCTIONS:
-            return _bounded(_called(name, [_value(arg) for arg in args]))
+            return _bounded(_call(name, [_value(arg) for arg in args]))
     raise ValueError(f"{ast.unparse(node)[:60]!r} is no arithmetic")
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    """Raises OverflowError before a large power is computed, and not after."""
-    whole = isinstance(base, int) and isinstance(exponent, int)
-    if whole and abs(base) > 1 and int(base).bit_length() * exponent > MAX_BITS:
+    """Return the power. Raises OverflowError before a large one is computed, not after."""
+    both_integers = isinstance(base, int) and isinstance(exponent, int)
+    if both_integers and abs(base) > 1 and int(base).bit_length() * exponent > MAX_BITS:
         raise OverflowError("the power is too large")
     return _bounded(base**exponent)
 
 
-def _called(name: str, arguments: list[Number]) -> Number:
+def _call(name: str, arguments: list[Number]) -> Number:
     try:
         return FUNCTIONS[name](*arguments)
     except TypeError:
@@ -77,7 +79,7 @@ def _bounded(value: Any) -> Number:
     return value
 
 
-def _shown(value: Number) -> str:
+def _format(value: Number) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)
     if isinstance(value, float):
@@ -89,7 +91,7 @@ def _shown(value: Number) -> str:
 
 
 def _round(value: Number, digits: Number = 0) -> Number:
-    if abs(digits) > MAX_DIGITS:  # Python makes that power of 10 first
+    if abs(digits) > MAX_DIGITS:  # Python would first compute that power of 10
         raise OverflowError(f"round takes {MAX_DIGITS} digits at most")
     return round(value, int(digits))
 

@@ -1,7 +1,8 @@
-"""Calls in what the policy draws, and answers as tokens: the form that docs/tools.md describes.
+"""Parse calls from the policy's tokens, and encode answers as tokens: the form that docs/tools.md
+describes.
 
-A call is `<name>input</name>` in the text of one turn, and ends the turn with the token that completes it.
-Its answer is put behind it as `<result>answer</result>`. Nothing that was drawn or put is ever encoded
+A call is `<name>input</name>` in the text of one turn, and ends the turn with the token that completes
+it. Its answer follows as `<result>answer</result>`. Tokens that were drawn or inserted are never encoded
 again.
 """
 
@@ -14,14 +15,14 @@ from rljob_runtime.task.tokenizer import MAX_BYTES_OF_CHARACTER, Tokenizer, cut_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What a turn asks of a tool."""
+    """The call of a tool that ends a turn."""
 
     tool: str
     text: str
 
 
 class CallFormat:
-    """Reads calls and writes answers for one tokenizer."""
+    """Parses calls and encodes answers for one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, tools: Sequence[Tool]) -> None:
         self._tokenizer = tokenizer
@@ -33,23 +34,23 @@ class CallFormat:
         )
 
     def completes(self, token: int) -> bool:
-        """Whether this token could be the last one of a call."""
+        """Return whether this token could be the last one of a call."""
         return token in self._completing
 
     def call(self, turn_ids: list[int]) -> Call | None:
-        """The call that ends in the last tokens of a turn."""
+        """Return the call that ends in the last tokens of a turn, if any."""
         tail = self._tokenizer.decode(turn_ids[-self._tail :])
         ended = [(tail.rfind(tool.closing), tool) for tool in self._tools.values()]
-        place, tool = max(ended, key=lambda found: found[0])
-        if place < 0:
+        offset, tool = max(ended, key=lambda pair: pair[0])
+        if offset < 0:
             return None
         before = self._tokenizer.decode(turn_ids).rpartition(tool.closing)[0]
         _, opening, text = before.rpartition(tool.opening)
         return Call(tool=tool.name, text=text) if opening else None
 
     def answer_ids(self, tool: str, text: str) -> list[int]:
-        """Tokens of an answer, at most the tool's maxAnswerTokens; cut text ends in three dots. None of them
-        is a special token, whatever the text says."""
+        """Return the tokens of an answer, at most the tool's maxAnswerTokens; shortened text ends in
+        three dots. None of them is a special token, whatever the text."""
         return cut_to_fit(text, self._tools[tool].max_answer_tokens, self._tagged)
 
     def _tagged(self, text: str) -> list[int]:

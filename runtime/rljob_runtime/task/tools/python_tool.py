@@ -1,7 +1,8 @@
-"""The tool `python`: a program in a restricted process of its own, for one call. Used in the tools' children.
+"""Implement the tool `python`: a program in a separate restricted process for each call. Used in the
+tools' children.
 
-What the process may not do is in `restricted` and `system_calls`. It is a restriction, not a security
-boundary: it shares the kernel with the job.
+`restricted` and `system_calls` define what the process may not do. This is a restriction, not a security
+boundary: the process shares the kernel with the job.
 """
 
 import json
@@ -21,7 +22,8 @@ from rljob_runtime.children.owned_folders import OwnedFolder
 from rljob_runtime.task.tools.answers import Failed, TookTooLong
 
 MAX_OUTPUT_BYTES = 64 * 1024
-"""Of stdout; a program that prints more is killed, and the answer has so much of it."""
+"""Limit of stdout; a program that prints more is killed, and the answer contains the output up to the
+limit."""
 PROGRAM = Path(restricted.__file__)
 REAP_SECONDS = 5.0
 
@@ -29,8 +31,11 @@ log = logging.getLogger(__name__)
 
 
 def run_python(code: str, *, timeout_seconds: float, memory_bytes: int) -> str:
-    """What the program prints. Raises Failed with its output and error, and TookTooLong at its deadline,
-    where it is killed; all that is left of it is gone when this returns."""
+    """Return what the program prints. Raises Failed with its output and error, and TookTooLong at its
+    deadline.
+
+    At the deadline the program is killed. No process of it remains when this returns.
+    """
     deadline = time.monotonic() + timeout_seconds
     request = {
         "code": code,
@@ -59,7 +64,7 @@ def run_python(code: str, *, timeout_seconds: float, memory_bytes: int) -> str:
 
 
 def check_restricted() -> None:
-    """Raise Failed where this machine cannot restrict a program."""
+    """Raise Failed if this machine cannot restrict a program."""
     run_python("", timeout_seconds=60, memory_bytes=512 * 2**20)
 
 
@@ -76,7 +81,7 @@ def _answer(text: str, status: int) -> str:
 def _exchange(
     process: "subprocess.Popen[bytes]", request: bytes, deadline: float
 ) -> tuple[bytes, bool]:
-    """Everything that the program prints, and whether that was cut. Raises TimeoutExpired."""
+    """Return the program's output, and whether it was cut. Raises TimeoutExpired."""
     assert process.stdin is not None and process.stdout is not None, "both are pipes"
     os.set_blocking(process.stdin.fileno(), False)
     output = b""
@@ -102,19 +107,19 @@ def _exchange(
 
 
 def _push(pipe: IO[bytes], request: bytes) -> bytes:
-    """What of the request the pipe does not take yet."""
+    """Write to the pipe, and return the remainder of the request that it does not accept yet."""
     try:
         return request[os.write(pipe.fileno(), request) :]
     except BlockingIOError:
         return request
     except BrokenPipeError:
-        return b""  # its exit status says more
+        return b""  # its exit status explains the failure
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Kill what is left of its session, and reap it."""
+    """Kill the processes of its session, and reap it."""
     if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)  # it has not been reaped, so the number is its own
+        os.killpg(process.pid, signal.SIGKILL)  # it has not been reaped, so its pid is not reused
     try:
         process.wait(REAP_SECONDS)
     except subprocess.TimeoutExpired:

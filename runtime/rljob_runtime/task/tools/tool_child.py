@@ -1,6 +1,7 @@
-"""A child process with one tool: one line in for a call, one line out. Started by `tool_pool`.
+"""Run one tool in a child process: it reads a line per call and writes a line per answer. Started by
+`tool_pool`.
 
-Ends with its parent, even while a call hangs. What tools print goes to stderr, so that it never mixes with
+Ends with its parent, even while a call hangs. Output of tools goes to stderr, so that it never mixes with
 the answers.
 """
 
@@ -20,22 +21,22 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import load, tool_use
 from rljob_runtime.task.tools.answers import Failed, TookTooLong
 
-Answering = Callable[[str], str]
-"""From what stands between the tags to the answer; what it raises is the answer, as an error."""
+ToolFunction = Callable[[str], str]
+"""Maps the text between the tags to the answer; an error that it raises is the answer too."""
 
 
-def make_tool(tool: Tool) -> Answering:
-    """The tool's function. Raises ConfigError where it cannot work here."""
+def make_tool(tool: Tool) -> ToolFunction:
+    """Return the tool's function. Raises ConfigError if it cannot work here."""
     return TOOLS.get(tool.type, _extension)(tool)
 
 
-def _calculator(tool: Tool) -> Answering:
+def _calculator(tool: Tool) -> ToolFunction:
     from rljob_runtime.task.tools.calculator import calculate
 
     return calculate
 
 
-def _python(tool: Tool) -> Answering:
+def _python(tool: Tool) -> ToolFunction:
     from rljob_runtime.task.tools.python_tool import check_restricted, run_python
 
     try:
@@ -49,46 +50,47 @@ def _python(tool: Tool) -> Answering:
     return lambda code: run_python(code, timeout_seconds=tool.timeout_seconds, memory_bytes=memory)
 
 
-def _extension(tool: Tool) -> Answering:
-    """An installed package's: a factory that gets the params and makes a function of the text."""
+def _extension(tool: Tool) -> ToolFunction:
+    """Return the function of an installed package's tool: its factory receives the params and returns
+    a function of the text."""
     use = tool_use(tool.type, f"tool {tool.name}")
-    made = load(use)(tool.params or {})
-    if not callable(made):
+    call = load(use)(tool.params or {})
+    if not callable(call):
         raise ConfigError(
-            f"{use.path}: {use.name!r} made a {type(made).__name__}; it must make a function of a text that "
+            f"{use.path}: {use.name!r} made a {type(call).__name__}; it must make a function of a text that "
             "returns a text"
         )
-    return lambda text: check_text(str(made(text)), f"the answer of tool {tool.name}")
+    return lambda text: check_text(str(call(text)), f"the answer of tool {tool.name}")
 
 
-TOOLS: dict[str, Callable[[Tool], Answering]] = {"calculator": _calculator, "python": _python}
+TOOLS: dict[str, Callable[[Tool], ToolFunction]] = {"calculator": _calculator, "python": _python}
 
 
 def main() -> None:
-    """Read the tool, then calls until the pipe ends."""
+    """Read the tool, then answer calls until the pipe ends."""
     end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the driver's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles the terminal's Ctrl-C
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     tool = Tool.model_validate_json(json.loads(sys.stdin.readline())["tool"])
     try:
-        answering = make_tool(tool)
+        function = make_tool(tool)
     except Exception as error:
-        why = str(error)
+        reason = str(error)
         if not isinstance(error, ConfigError):
             traceback.print_exc()
-            why = f"tool {tool.name} (spec.rollout.tools) did not start: {type(error).__name__}: {error}"
-        answers.write(json.dumps({"refused": why}) + "\n")
+            reason = f"tool {tool.name} (spec.rollout.tools) did not start: {type(error).__name__}: {error}"
+        answers.write(json.dumps({"refused": reason}) + "\n")
         return
     answers.write(json.dumps({"ready": True}) + "\n")
     for line in sys.stdin:
-        said = _answer(answering, json.loads(line)["text"])
-        answers.write(json.dumps(said) + "\n")
+        answer = _answer(function, json.loads(line)["text"])
+        answers.write(json.dumps(answer) + "\n")
 
 
-def _answer(answering: Answering, text: str) -> dict[str, Any]:
+def _answer(function: ToolFunction, text: str) -> dict[str, Any]:
     try:
-        return {"text": answering(text), "outcome": "ok"}
+        return {"text": function(text), "outcome": "ok"}
     except Failed as error:
         return {"text": str(error), "outcome": "error"}
     except TookTooLong as error:
