@@ -29,7 +29,7 @@ from benchmarks.support.figures import Figures
 from benchmarks.support.models import SIZES, make_model
 from rljob_api.model.architecture import Shape, read_shape
 from rljob_api.topology.devices import UpdateDegrees
-from rljob_plan.traffic import Work as PlannedWork
+from rljob_plan.traffic import UpdateWork as PlannedWork
 from rljob_plan.update_traffic import stage_traffic
 from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.devices import wire

@@ -30,7 +30,7 @@ from benchmarks.support.held_memory import HeldMemory
 from benchmarks.support.models import SIZES, make_model
 from benchmarks.support.ranks import on_ranks
 from rljob_api.topology.resolved import ResolvedSpec
-from rljob_plan.machines import Machine, Shares, rates_of
+from rljob_plan.machines import MachineRates, RateShares, rates_of
 from rljob_plan.memory import plan_memory
 from rljob_plan.performance import training_parts
 from rljob_runtime.devices.memory_ledger import MemoryLedger
@@ -190,8 +190,8 @@ def compare_time(size: str, job: Job, figures: Figures, turns: int) -> None:
 
 
 def solved(
-    job: Job, machine: Machine, many: ResolvedSpec, slow: float, one: ResolvedSpec, fast: float
-) -> Shares:
+    job: Job, machine: MachineRates, many: ResolvedSpec, slow: float, one: ResolvedSpec, fast: float
+) -> RateShares:
     """With which the step of many micro-batches takes `slow` seconds, and that of one `fast`."""
     shares = replace(rates_of("emulated")[1], pass_seconds=0.0, products=1.0)
     parts = [training_parts(spec, job.shape, machine, shares) for spec in (many, one)]

@@ -21,7 +21,7 @@ from rljob_api.check.load import load_job
 from rljob_api.model.architecture import Shape, find_shape
 from rljob_api.model.volumes import GB, tokens_per_second
 from rljob_api.topology.resolved import ResolvedSpec, resolve
-from rljob_plan.machines import ASCEND_910C, ASCEND_SHARES, Shares
+from rljob_plan.machines import ASCEND_910C, ASCEND_SHARES, RateShares
 from rljob_plan.memory import plan_memory
 from rljob_plan.performance import step_parts
 
@@ -95,7 +95,7 @@ def spec_of(row: Row) -> tuple[ResolvedSpec, Shape]:
     return resolve(changed(job, spec=changed(spec, **changes))).spec, shape
 
 
-def parts_of(row: Row, shares: Shares) -> dict[str, float]:
+def parts_of(row: Row, shares: RateShares) -> dict[str, float]:
     """Seconds of each part of the run's steps."""
     spec, shape = spec_of(row)
     return step_parts(spec, shape, ASCEND_910C, shares, packed=False, recompute=row.recompute)
@@ -114,7 +114,7 @@ def throughput(row: Row, seconds: float) -> float:
     )
 
 
-def calibrate(first: Row, second: Row, shares: Shares) -> Shares:
+def calibrate(first: Row, second: Row, shares: RateShares) -> RateShares:
     """The two numbers with which both rows come out as reported; each is 0 rather than negative."""
 
     def seconds(row: Row, layer: float) -> float:

@@ -80,7 +80,7 @@ def measure_peaks(shape: Shape, figures: Figures) -> dict[str, Any]:
         strategy: on_ranks(4, lambda rank, name=strategy: generate_step(plan, rank, name))[0]  # type: ignore[misc]
         for strategy in STRATEGIES
     }
-    rollout = sum(plan.sent_bytes(piece) for piece in plan.rollout.held(0))
+    rollout = sum(plan.sent_bytes(piece) for piece in plan.rollout.local_boxes(0))
     update = found["allgather"]["update"]
     bound = max(update, rollout) + 2 * largest_bucket(plan)
     for strategy, one in found.items():
@@ -118,7 +118,7 @@ def table_of_pairs(hidden: int, figures: Figures) -> list[dict[str, Any]]:
                     rollout_expert=rollout.get("expert", 1),
                     rollout_data=rollout["data"],
                 ),
-                "planned": count_bytes(plan).kept,
+                "planned": count_bytes(plan).retained,
                 **kept,
             }
         )

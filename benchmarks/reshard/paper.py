@@ -69,9 +69,9 @@ def _figures(spec: ResolvedSpec) -> dict[str, float]:
     plan = plan_resharding(spec, shape)
     sizes = {
         "equation": plan.redundant,
-        "kept": plan.kept["allgather"],
-        "on_device": plan.kept_on_device["allgather"],
-        "after": plan.kept["allgather-swap"],
+        "kept": plan.retained["allgather"],
+        "on_device": plan.retained_on_device["allgather"],
+        "after": plan.retained["allgather-swap"],
         "released": plan.released,
         "moved": plan.moved.moved,
         "lower_bound": plan.moved.lower_bound,

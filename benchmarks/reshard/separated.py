@@ -35,7 +35,7 @@ def apart(shape: Shape, update: dict[str, int], rollout: dict[str, int]) -> Resh
     """The pair, with devices of its own for either side."""
     trained = update_layout(shape, UpdateDegrees.model_validate(update))
     degrees = RolloutDegrees.model_validate(rollout)
-    generated = rollout_layout(shape, degrees, first_device=len(trained.parts))
+    generated = rollout_layout(shape, degrees, first_device=len(trained.shards))
     return make_reshard_plan(trained, generated, WIDTHS)
 
 

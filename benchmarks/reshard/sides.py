@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rljob_api.model.architecture import Experts, Shape
+from rljob_api.model.architecture import ExpertSizes, Shape
 from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
-from rljob_plan.resharding.boxes import Box, Piece
-from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
+from rljob_plan.resharding.boxes import Box, TensorBox
+from rljob_plan.resharding.layouts import LayoutTable, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.backend import Mark, SideStream
@@ -47,7 +47,7 @@ def dense(hidden: int, layers: int, vocab: int) -> Shape:
 
 def sparse(hidden: int, layers: int, vocab: int) -> Shape:
     """Twelve experts in each layer."""
-    experts = Experts(count=12, intermediate=hidden)
+    experts = ExpertSizes(count=12, intermediate=hidden)
     return replace(dense(hidden, layers, vocab), family="qwen3_moe", experts=experts)
 
 
@@ -67,12 +67,12 @@ def plan_of(
     )
 
 
-def slices(layout: Layout, rank: int) -> dict[str, Tensor]:
+def slices(layout: LayoutTable, rank: int) -> dict[str, Tensor]:
     """A rank's weights, whose values tell where they belong."""
-    return {piece.tensor.name: filled(piece) for piece in layout.held(rank)}
+    return {piece.tensor.name: filled(piece) for piece in layout.local_boxes(rank)}
 
 
-def filled(piece: Piece) -> Tensor:
+def filled(piece: TensorBox) -> Tensor:
     """Values by row of the whole tensor: the same whoever makes them."""
     box, name = piece.box, piece.tensor.name
     rows = torch.arange(box.top, box.bottom, dtype=torch.float32) % 251
@@ -80,7 +80,7 @@ def filled(piece: Piece) -> Tensor:
     return made.to(weight_dtype(name, DTYPE)).contiguous()
 
 
-def empty(piece: Piece) -> Tensor:
+def empty(piece: TensorBox) -> Tensor:
     """Of a slice's size and type, every page present."""
     size = piece.box.size[: len(piece.tensor.shape)]
     return torch.zeros(size, dtype=weight_dtype(piece.tensor.name, DTYPE))
@@ -146,8 +146,8 @@ def bare_sends(plan: ReshardPlan, rank: int) -> Way:
 def plain_load(plan: ReshardPlan, rank: int) -> Way:
     """As a script would: gather each tensor's parts, put the whole one into a state dict, load its slice."""
     update = slices(plan.update, rank)
-    boxes = {piece.tensor.name: piece.box for piece in plan.update.held(rank)}
-    wanted = {piece.tensor.name: piece for piece in plan.rollout.held(rank)}
+    boxes = {piece.tensor.name: piece.box for piece in plan.update.local_boxes(rank)}
+    wanted = {piece.tensor.name: piece for piece in plan.rollout.local_boxes(rank)}
     target = {name: empty(piece) for name, piece in wanted.items()}
 
     def do() -> float:

@@ -1,7 +1,7 @@
-"""Operations of a model and seconds of generation, by arithmetic. Called by `performance`.
+"""Compute operations of a model and seconds of generation. Called by `performance`.
 
-A decoding step takes as long as reading the weights or as the products with them, whichever is longer
-(the roofline, doi:10.1145/1498765.1498785), then reads the cache, and meets the other ranks.
+A decoding step takes as long as reading the weights or as the products with them, whichever is longer (the
+roofline, doi:10.1145/1498765.1498785), then reads the cache and runs collectives with the other ranks.
 """
 
 from dataclasses import replace
@@ -10,17 +10,23 @@ from functools import lru_cache
 from rljob_api.model.architecture import Shape
 from rljob_api.model.layout import stages
 from rljob_api.topology.resolved import ResolvedBatch, ResolvedSpec
-from rljob_plan.collectives import meetings_of_token
-from rljob_plan.machines import Machine, Shares
+from rljob_plan.collectives import token_collectives
+from rljob_plan.machines import MachineRates, RateShares
 from rljob_plan.resharding.widths import ITEM_BYTES
 from rljob_plan.shards import rollout_shard
 
 
 def decode_seconds(
-    spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares, *, room: int | None = None
+    spec: ResolvedSpec,
+    shape: Shape,
+    machine: MachineRates,
+    shares: RateShares,
+    *,
+    room: int | None = None,
 ) -> float:
-    """Steps of the longest response, again for the sequences that do not fit at a time, on average with half
-    of the responses' cache. room: sequences that a replica has memory for."""
+    """Return the seconds of all decoding steps of the longest response, repeated for the sequences that do
+    not fit at a time. The cache counts as half of the responses on average. room: sequences that a replica
+    has memory for."""
     batch, degrees = spec.batch, spec.rollout.parallelism
     sequences = batch.global_batch_size * batch.samples_per_prompt // degrees.data
     at_a_time = min(sequences, spec.rollout.max_sequences, room or sequences)
@@ -32,20 +38,21 @@ def decode_seconds(
     cache = at_a_time * context * layers * shape.kv_items(degrees.tensor) * item / reads
     products = at_a_time * 2.0 * active_parameters(shape) / (degrees.tensor * degrees.pipeline)
     stage = max(weights, products / (machine.flops * shares.products)) + cache
-    own = degrees.pipeline * stage + shares.layer_seconds * shape.layers
+    compute_seconds = degrees.pipeline * stage + shares.layer_seconds * shape.layers
     turns = -(-sequences // at_a_time)
     return (
         turns
         * batch.max_response_length
-        * (own + joined_seconds(spec, shape, at_a_time, machine, shares))
+        * (compute_seconds + combine_seconds(spec, shape, at_a_time, machine, shares))
     )
 
 
-def joined_seconds(
-    spec: ResolvedSpec, shape: Shape, sequences: int, machine: Machine, shares: Shares
+def combine_seconds(
+    spec: ResolvedSpec, shape: Shape, sequences: int, machine: MachineRates, shares: RateShares
 ) -> float:
-    """Ranks of a model put together what they compute: two sums of [sequences, H] a layer over tensor ranks,
-    tokens to experts of other models and back, hidden states to the next stage."""
+    """Return the seconds that ranks of a model need to combine their results in a decoding step: two sums of
+    [sequences, H] per layer over tensor ranks, tokens to experts of other models and back, and hidden states
+    to the next stage."""
     degrees, item = spec.rollout.parallelism, ITEM_BYTES[spec.rollout.dtype]
     hidden, tensor = sequences * shape.hidden * item, degrees.tensor
     sent = 2 * shape.layers * 2 * hidden * (tensor - 1) / tensor
@@ -55,41 +62,42 @@ def joined_seconds(
         chosen = min(models - 1, shape.experts.chosen)  # of the other models, that a token goes to
         sent += sparse * 2 * hidden * chosen
     sent += hidden * (degrees.pipeline - 1)
-    met = meetings_of_token(shape, degrees)
+    collectives = token_collectives(shape, degrees)
     ranks = max(degrees.expert, tensor * degrees.pipeline)
     link = machine.link(ranks, per_node=spec.accelerator.devices_per_node)
-    return sent / (link * shares.links) + met * machine.latency_seconds
+    return sent / (link * shares.links) + collectives * machine.latency_seconds
 
 
 def forward_flops(shape: Shape, length: int) -> float:
-    """Of one token in a causal sequence of this length, on average over its tokens."""
+    """Return the operations of one token in a causal sequence of this length, on average over its tokens."""
     return 2.0 * active_parameters(shape) + attention_flops(shape) * length / 2
 
 
 def sample_flops(shape: Shape, batch: ResolvedBatch) -> float:
-    """Of a forward pass over a prompt, once, and all of its samples, of the longest lengths; of each sample
-    the last token predicts nothing."""
+    """Return the operations of a forward pass over a prompt, once, and all of its samples at the longest
+    lengths. The last token of each sample predicts nothing."""
     prompt, inner = batch.max_prompt_length, batch.max_response_length - 1
     tokens = prompt + batch.samples_per_prompt * inner
-    seen = prompt**2 / 2 + batch.samples_per_prompt * inner * (prompt + inner / 2)
-    return 2.0 * active_parameters(shape) * tokens + attention_flops(shape) * seen
+    attended = prompt**2 / 2 + batch.samples_per_prompt * inner * (prompt + inner / 2)
+    return 2.0 * active_parameters(shape) * tokens + attention_flops(shape) * attended
 
 
 @lru_cache(maxsize=64)
 def active_parameters(shape: Shape) -> int:
-    """Those that a token is multiplied with: without the embedding and experts that it does not choose."""
-    held, experts = shape.total().total, shape.experts
+    """Count the parameters that a token is multiplied with: without the embedding and the experts it does not
+    choose."""
+    parameters, experts = shape.total().total, shape.experts
     if not shape.tied:
-        held -= shape.embedding().total
+        parameters -= shape.embedding().total
     if experts is None:
-        return held
+        return parameters
     sparse = sum(experts.in_layer(layer) for layer in range(shape.layers))
     idle = 3 * shape.hidden * experts.intermediate * (experts.count - experts.chosen)
-    return held - sparse * idle
+    return parameters - sparse * idle
 
 
 def attention_flops(shape: Shape) -> float:
-    """Of a token and one that it sees: scores, and the sum of values."""
+    """Return the operations of a token and one that it attends to: scores, and the sum of values."""
     width, value = shape.head_dim, shape.head_dim
     if shape.latent:
         width, value = shape.latent.nope_dim + shape.latent.rope_dim, shape.latent.value_dim

@@ -1,7 +1,6 @@
-"""What devices and their links do in a second, by the accelerator's type; and other rates that a user gives.
+"""Rates of devices and their links by the accelerator's type, which a user may replace.
 
-Called by `performance` and the search of layouts. Nothing is measured here: each number says where it is
-from.
+Called by `performance` and the search of layouts. Nothing is measured here: each number names its source.
 """
 
 import math
@@ -13,11 +12,11 @@ from rljob_api.spec.problems import InvalidJob, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What a device and its links do in a second. link_bytes: to devices of its node. network_bytes: to those
-    of other nodes, where that is less. dispatch_bytes: of the link of a warehouse. latency_seconds: that a
-    collective takes whatever its bytes. failures_per_day: of a device, with what it sits in.
-    recovery_seconds: of a failure, beside the steps that are trained again."""
+class MachineRates:
+    """Rates of a device and its links, per second. link_bytes: to devices of its node. network_bytes: to
+    those of other nodes, if that is less. dispatch_bytes: of the link of a warehouse. latency_seconds: of a
+    collective, whatever its bytes. failures_per_day: of a device and its pod. recovery_seconds: of a failure,
+    besides the steps that are trained again."""
 
     flops: float
     memory_bytes: float
@@ -30,16 +29,16 @@ class Machine:
     recovery_seconds: float = 60.0  # stated
 
     def link(self, ranks: int, *, per_node: int) -> float:
-        """Bytes of the narrowest link between so many devices that follow each other."""
+        """Return the bytes per second of the narrowest link between this many consecutive devices."""
         return self.link_bytes if ranks <= per_node else min(self.link_bytes, self.network_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """What is reached of a machine's rates: products of flops, reads of memory, links of links.
+class RateShares:
+    """Fractions of a machine's rates that are reached: products of flops, reads of memory, links of links.
 
-    layer_seconds: of one decoding step and layer beside reading memory and products. pass_seconds: of one
-    layer's forward and backward pass of a micro-batch beside its products. fixed_seconds: of each step of
+    layer_seconds: of one decoding step and layer besides reading memory and products. pass_seconds: of one
+    layer's forward and backward pass of a micro-batch besides its products. fixed_seconds: of each step of
     the training.
     """
 
@@ -51,14 +50,14 @@ class Shares:
     fixed_seconds: float = 0.0
 
 
-ASCEND_910C = Machine(
+ASCEND_910C = MachineRates(
     flops=376e12,  # bfloat16, one die of an Ascend 910C (arXiv:2506.12708)
     memory_bytes=1.6e12,  # likewise
     link_bytes=196e9,  # to other dies of the super pod, one way, likewise
     swap_bytes=50 * GB,  # to the host, MindSpeed RL's setup (arXiv:2507.19017)
     dispatch_bytes=300 * MB,  # between servers, likewise
 )
-ASCEND_910B = Machine(
+ASCEND_910B = MachineRates(
     flops=354e12,  # bfloat16; verl's table of devices, verl/utils/flops_counter.py. A 910B3 has 313e12
     memory_bytes=1.6e12,
     link_bytes=196e9,  # to the seven others of its node together, one way: HCCS' 392 GB/s both ways
@@ -66,16 +65,16 @@ ASCEND_910B = Machine(
     swap_bytes=50 * GB,  # as Ascend 910C
     dispatch_bytes=300 * MB,  # likewise
 )
-ASCEND_950 = Machine(
+ASCEND_950 = MachineRates(
     flops=432e12,  # bfloat16 of an Ascend 950DT; verl's table of devices
     memory_bytes=4e12,  # 950DT, as Huawei announced it; a 950PR has 1.6e12
     link_bytes=1e12,  # one way of 2 TB/s, to other devices of the super pod, likewise
     swap_bytes=50 * GB,  # as Ascend 910C
     dispatch_bytes=300 * MB,  # likewise
 )
-ASCEND_SHARES = Shares(products=0.45, reads=0.7, links=0.5)
-"""Stated; `benchmarks/plan/performance.py` solves for layer_seconds and fixed_seconds with them."""
-EMULATED = Machine(
+ASCEND_SHARES = RateShares(products=0.45, reads=0.7, links=0.5)
+"""Assumed; `benchmarks/plan/performance.py` solves for layer_seconds and fixed_seconds with them."""
+EMULATED = MachineRates(
     flops=9.0e10,  # float32 of one thread; this and what follows: benchmarks/plan/search.py, one machine
     memory_bytes=1.6e10,
     link_bytes=1.0e9,  # gloo over the loopback
@@ -83,28 +82,31 @@ EMULATED = Machine(
     swap_bytes=4e9,  # assumed, as the next
     dispatch_bytes=1e9,
 )
-RATES: dict[str, tuple[Machine, Shares]] = {
+RATES: dict[str, tuple[MachineRates, RateShares]] = {
     "emulated": (
         EMULATED,
-        Shares(products=0.5, reads=0.8, links=0.8, layer_seconds=2e-4, pass_seconds=2e-3),
+        RateShares(products=0.5, reads=0.8, links=0.8, layer_seconds=2e-4, pass_seconds=2e-3),
     ),
     "ascend910b": (ASCEND_910B, ASCEND_SHARES),
     "ascend910c": (ASCEND_910C, ASCEND_SHARES),
     "ascend950": (ASCEND_950, ASCEND_SHARES),
 }
-"""By accelerator.type."""
+"""Rates, by accelerator.type."""
 
 
-RATE_NAMES = tuple(sorted(field.name for kind in (Machine, Shares) for field in fields(kind)))
+RATE_NAMES = tuple(
+    sorted(field.name for kind in (MachineRates, RateShares) for field in fields(kind))
+)
 
 
-def rates_of(accelerator: str, given: Iterable[str] = ()) -> tuple[Machine, Shares]:
-    """Of a type of devices. given: `name=value` of a field of `Machine` or `Shares`, in place of the table's.
-    Raises InvalidJob for a name that neither has, and for a value that is no number above 0."""
+def rates_of(accelerator: str, overrides: Iterable[str] = ()) -> tuple[MachineRates, RateShares]:
+    """Return the rates of a type of devices. overrides: `name=value` of a field of `MachineRates` or
+    `RateShares`, instead of the table's. Raises InvalidJob for an unknown name, and for a value that is not a
+    number above 0."""
     machine, shares = RATES[accelerator]
     problems = []
-    of_machine = {field.name for field in fields(Machine)}
-    for text in given:
+    of_machine = {field.name for field in fields(MachineRates)}
+    for text in overrides:
         name, _, number = text.partition("=")
         value = _number(number)
         if name not in RATE_NAMES:

@@ -1,4 +1,4 @@
-"""What of a job does not fit into the memory of its devices and hosts. Called by `plan`."""
+"""Report what does not fit into the memory of a job's devices and hosts. Called by `plan`."""
 
 from collections.abc import Mapping
 
@@ -7,13 +7,13 @@ from rljob_api.model.volumes import GB, MB
 from rljob_api.spec.problems import Problem
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_plan.host_memory import HostMemory, on_hosts
-from rljob_plan.memory import SECOND_COPIES, KvCache, Memory, Phase, fullest_with_cache
+from rljob_plan.memory import SECOND_COPIES, KvCache, MemoryPlan, Phase, fullest_with_cache
 
 WORKER_MEMORY = "spec.podTemplates.worker.resources.limits.memory"
 
 
-def memory_problems(spec: ResolvedSpec, memory: Memory) -> list[Problem]:
-    """Phases that do not fit on a device, and a KV cache without room for one sequence."""
+def memory_problems(spec: ResolvedSpec, memory: MemoryPlan) -> list[Problem]:
+    """Return the phases that do not fit on a device, and a KV cache without room for one sequence."""
     limit, path = memory.limit, "spec.accelerator.memory"
     problems = _cache_problems(spec, memory.kv_cache)
     if limit is None or problems:
@@ -40,7 +40,7 @@ def memory_problems(spec: ResolvedSpec, memory: Memory) -> list[Problem]:
 
 
 def host_problems(spec: ResolvedSpec, host: HostMemory) -> list[Problem]:
-    """More on the host of a node than its worker pod may use."""
+    """Return a problem if the host of a node holds more than its worker pod may use."""
     if host.limit is None or host.total <= host.limit:
         return []
     devices = f"{host.devices} device{'s' * (host.devices > 1)}"
@@ -49,20 +49,21 @@ def host_problems(spec: ResolvedSpec, host: HostMemory) -> list[Problem]:
     return [Problem(WORKER_MEMORY, message + _host_remedy(spec, host.parts))]
 
 
-def machine_problem(spec: ResolvedSpec, memory: Memory, available: int) -> list[Problem]:
-    """More on the host than this machine has left, whose processes are all of the job's devices."""
+def machine_problem(spec: ResolvedSpec, memory: MemoryPlan, available: int) -> list[Problem]:
+    """Return a problem if the host needs more than this machine has left. Its processes are all of the job's
+    devices."""
     parts = on_hosts(spec, memory)
     total = sum(parts.values())
     if total <= available:
         return []
-    asked = {
+    fields_by_part = {
         "update weights": ("spec.resharding.strategy", spec.resharding.strategy),
         "optimizer": ("spec.update.offload", spec.update.offload),
         "critic's optimizer": ("spec.critic.offload", "optimizer"),
         "arriving weights": ("spec.flow.mode", spec.flow.mode),
         SECOND_COPIES: ("spec.update.redundancy", spec.update.redundancy),
     }
-    path, value = next(field for part, field in asked.items() if part in parts)
+    path, value = next(field for name, field in fields_by_part.items() if name in parts)
     message = (
         f"is {value}, which takes up to {_size(total)} of the host's memory ({_sizes(parts)}), "
     )
@@ -82,7 +83,7 @@ def _host_remedy(spec: ResolvedSpec, parts: Mapping[str, int]) -> str:
 
 
 def _cache_problems(spec: ResolvedSpec, cache: KvCache) -> list[Problem]:
-    """A KV cache that is asked for and has no room for one sequence."""
+    """Return a problem if the KV cache is configured and has no room for one sequence."""
     if spec.rollout.kv_cache_memory is None or cache.room > 0:
         return []
     message = f"is {spec.rollout.kv_cache_memory}, but one sequence of the longest lengths, "

@@ -1,8 +1,8 @@
-"""Seconds that a step of a job should take on given devices, part by part and by arithmetic.
+"""Estimate the seconds of a step of a job on given devices, part by part.
 
 Called by the search of layouts, and by `benchmarks/plan/performance.py`, which calibrates it on reported
 runs. All samples have the longest lengths. Rates are a machine's (`machines`), times the shares of them that
-are reached. What no rate explains is `Shares.fixed_seconds`.
+are reached. What no rate explains is `RateShares.fixed_seconds`.
 """
 
 from collections.abc import Mapping
@@ -14,63 +14,63 @@ from rljob_api.model.volumes import GB, SampleFlow
 from rljob_api.spec.engines import Recompute
 from rljob_api.topology.devices import UpdateDegrees, update_mesh, used_devices
 from rljob_api.topology.resolved import ResolvedSpec
-from rljob_api.topology.second_copies import held_alone
-from rljob_plan.collectives import meetings_of_step
+from rljob_api.topology.second_copies import unique_states
+from rljob_plan.collectives import step_collectives
 from rljob_plan.decoding import decode_seconds, forward_flops, sample_flops
 from rljob_plan.engines import planned_engine
-from rljob_plan.machines import Machine, Shares
+from rljob_plan.machines import MachineRates, RateShares
 from rljob_plan.memory import frozen_models
 from rljob_plan.pictures import generating_operations, training_operations
 from rljob_plan.resharding.widths import ITEM_BYTES
 from rljob_plan.shards import GRADIENT_BYTES, UpdateShard, rollout_shard, update_shard
-from rljob_plan.traffic import Work
+from rljob_plan.traffic import UpdateWork
 from rljob_plan.update_traffic import longest_work, traffic_of
 
 DAY = 86_400.0
 BACKWARD = 2
-"""Products of a backward pass, in forward passes."""
+"""Cost of a backward pass, in forward passes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """What an update replica computes in a training step. work: of an optimizer step. steps: optimizer
-    steps. flops: of a forward pass over all of it, for the whole replica."""
+class TrainingStep:
+    """Work of an update replica in a training step. work: of an optimizer step. steps: optimizer steps.
+    flops: of a forward pass over all of it, for the full replica."""
 
-    work: Work
+    work: UpdateWork
     steps: int
     flops: float
 
     @property
     def passes(self) -> int:
-        """Micro-batches of a training step."""
+        """Return the micro-batches of a training step."""
         return self.work.passes * self.steps
 
 
 def step_parts(
     spec: ResolvedSpec,
     shape: Shape,
-    machine: Machine,
-    shares: Shares,
+    machine: MachineRates,
+    shares: RateShares,
     *,
     packed: bool = True,
     recompute: float | None = None,
     room: int | None = None,
     others: Mapping[str, Shape] | None = None,
 ) -> dict[str, float]:
-    """Seconds of each part of a step; their sum is its time, and `hidden` what runs beside others, negative.
-
+    """Return the seconds of each part of a step. Their sum is its time; `hidden` is negative and counts what
+    overlaps.
 
     packed: a prompt is computed once for its samples, in the job's micro-batches; otherwise each sample is a
     micro-batch with its prompt. recompute: share of layers whose forward pass is run again in the backward
-    pass; default: as the spec says. room: sequences that a rollout replica has memory for; default: all.
-    others: shapes of the models beside the policy.
+    pass; default: from the spec. room: sequences that a rollout replica has memory for; default: all. others:
+    shapes of the models besides the policy.
     """
     parts = training_parts(
         spec, shape, machine, shares, packed=packed, recompute=recompute, others=others
     )
     parts |= generating_parts(spec, shape, machine, shares, room=room, packed=packed)
-    seen = training_operations(spec, shape, others)
-    parts["pictures again"] = seen / (machine.flops * shares.products)
+    tower_operations = training_operations(spec, shape, others)
+    parts["pictures again"] = tower_operations / (machine.flops * shares.products)
     parts["reshard"] = swap_seconds(spec, shape, machine)
     parts["reshard"] += weights_seconds(spec, shape, machine, shares)
     parts["dispatch"] = _dispatch_bytes(spec, shape) / machine.dispatch_bytes
@@ -85,7 +85,7 @@ PARTS = (
     "pictures", "prompts", "decoding", "pictures again", "inference", "update", "communication", "bubbles",
     "optimizer", "copies", "reshard", "dispatch", "fixed", "hidden", "failures",
 )  # fmt: skip
-"""Of a step, in its order."""
+"""Parts of a step, in its order."""
 GENERATION = ("pictures", "prompts", "decoding")
 TRAINING = ("pictures again", "inference", "update", "communication", "bubbles", "optimizer")
 
@@ -93,37 +93,39 @@ TRAINING = ("pictures again", "inference", "update", "communication", "bubbles",
 def training_parts(
     spec: ResolvedSpec,
     shape: Shape,
-    machine: Machine,
-    shares: Shares,
+    machine: MachineRates,
+    shares: RateShares,
     *,
     packed: bool = True,
     recompute: float | None = None,
     others: Mapping[str, Shape] | None = None,
 ) -> dict[str, float]:
-    """Those of the devices that train."""
+    """Return the seconds of each part on the devices that train."""
     degrees = spec.update.parallelism
     if recompute is None:
         recompute = float(spec.update.recompute == "full")
-    done = training_of(spec, shape, packed=packed)
+    step = training_of(spec, shape, packed=packed)
     rate = machine.flops * shares.products * degrees.tensor * degrees.pipeline * degrees.context
-    forward = done.flops / rate
-    held = -(-shape.layers // degrees.pipeline)
-    beside = done.passes * held * shares.pass_seconds / (1 + BACKWARD)
-    update = (forward + beside) * (1 + BACKWARD + recompute)
+    forward = step.flops / rate
+    local_layers = -(-shape.layers // degrees.pipeline)
+    overhead = step.passes * local_layers * shares.pass_seconds / (1 + BACKWARD)
+    update = (forward + overhead) * (1 + BACKWARD + recompute)
     update *= planned_engine(spec.update.engine).slower
     again: Recompute = "full" if recompute else "none"
-    sent = sent_seconds(spec, shape, done, machine, shares, again)
-    inference = forward + beside + sent / 3 if "reference" in spec.algorithm.params.states else 0.0
+    sent = sent_seconds(spec, shape, step, machine, shares, again)
+    inference = (
+        forward + overhead + sent / 3 if "reference" in spec.algorithm.params.states else 0.0
+    )
     parts = {"inference": inference + _frozen_seconds(spec, shape, machine, shares, others or {})}
-    optimizer = optimizer_seconds(spec, shape, machine, shares) * done.steps
+    optimizer = optimizer_seconds(spec, shape, machine, shares) * step.steps
     if spec.has_critic:
-        judge, own = spec.of_critic(), (others or {}).get("critic", shape).scorer()
-        critic = _alone(judge, own, machine, shares)
-        more = BACKWARD + (judge.update.recompute == "full")
+        critic_spec, critic_shape = spec.of_critic(), (others or {}).get("critic", shape).scorer()
+        critic = _forward_seconds(critic_spec, critic_shape, machine, shares)
+        more = BACKWARD + (critic_spec.update.recompute == "full")
         parts["inference"] += critic
         update += critic * spec.batch.epochs * (1 + more)
-        optimizer += optimizer_seconds(judge, own, machine, shares) * done.steps
-    waits = (degrees.pipeline - 1) / (degrees.virtual_pipeline * done.work.passes)
+        optimizer += optimizer_seconds(critic_spec, critic_shape, machine, shares) * step.steps
+    waits = (degrees.pipeline - 1) / (degrees.virtual_pipeline * step.work.passes)
     return parts | {
         "update": update,
         "communication": sent,
@@ -135,13 +137,13 @@ def training_parts(
 def generating_parts(
     spec: ResolvedSpec,
     shape: Shape,
-    machine: Machine,
-    shares: Shares,
+    machine: MachineRates,
+    shares: RateShares,
     *,
     room: int | None = None,
     packed: bool = True,
 ) -> dict[str, float]:
-    """Those of the devices that generate."""
+    """Return the seconds of each part on the devices that generate."""
     if spec.has_pairs:
         return dict.fromkeys(GENERATION, 0.0)
     degrees, batch = spec.rollout.parallelism, spec.batch
@@ -151,190 +153,205 @@ def generating_parts(
         * batch.max_prompt_length
         * forward_flops(shape, batch.max_prompt_length if packed else _length(spec))
     )
-    # Stages of a pipeline take turns, so that they share no time.
-    together = degrees.data * degrees.tensor
-    seen = generating_operations(spec, shape)
+    # Stages of a pipeline take turns, so they do not shorten the time.
+    ranks = degrees.data * degrees.tensor
+    tower_operations = generating_operations(spec, shape)
     return {
-        "pictures": seen / (machine.flops * shares.products),
-        "prompts": flops / (machine.flops * shares.products * together),
+        "pictures": tower_operations / (machine.flops * shares.products),
+        "prompts": flops / (machine.flops * shares.products * ranks),
         "decoding": decode_seconds(spec, shape, machine, shares, room=room),
     }
 
 
-def constant_seconds(spec: ResolvedSpec, shape: Shape, rates: tuple[Machine, Shares]) -> float:
-    """Of parts that no degree changes."""
+def constant_seconds(
+    spec: ResolvedSpec, shape: Shape, rates: tuple[MachineRates, RateShares]
+) -> float:
+    """Return the seconds of parts that no degree changes."""
     machine, shares = rates
     return _dispatch_bytes(spec, shape) / machine.dispatch_bytes + shares.fixed_seconds
 
 
-def swap_seconds(spec: ResolvedSpec, shape: Shape, machine: Machine) -> float:
-    """The way of the update's weights to the host and back, where they are swapped."""
+def swap_seconds(spec: ResolvedSpec, shape: Shape, machine: MachineRates) -> float:
+    """Return the seconds to move the update's weights to the host and back, if they are swapped."""
     colocated = spec.placement.mode == "colocated"
     if not colocated or spec.resharding.strategy != "allgather-swap" or spec.has_pairs:
         return 0.0
     return 2 * UpdateShard.of(spec, shape).weights / machine.swap_bytes
 
 
-def weights_seconds(spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
-    """What a device gets of others: the rollout's weights without the share of them that it has, as though
-    slices lay by chance, and none where both layouts cut alike. A stream brings whole tensors to each."""
+def weights_seconds(
+    spec: ResolvedSpec, shape: Shape, machine: MachineRates, shares: RateShares
+) -> float:
+    """Return the seconds in which a device receives rollout weights from others.
+
+    The share that it already has counts as if slices were placed at random; nothing moves if both layouts cut
+    alike. A stream delivers full tensors to each device.
+    """
     update, rollout = spec.update.parallelism, spec.rollout.parallelism
-    whole = shape.total().total + shape.tower * shape.trains_tower
-    held = update_shard(spec, shape).total
-    wanted, colocated = rollout_shard(spec, shape).total, spec.placement.mode == "colocated"
-    cut = ("tensor", "pipeline", "expert")
-    alike = all(getattr(update, name) == getattr(rollout, name) for name in cut)
+    full = shape.total().total + shape.tower * shape.trains_tower
+    local = update_shard(spec, shape).total
+    required, colocated = rollout_shard(spec, shape).total, spec.placement.mode == "colocated"
+    axes = ("tensor", "pipeline", "expert")
+    alike = all(getattr(update, name) == getattr(rollout, name) for name in axes)
     if update.zero == 3:
-        held, alike = held // (update.data * update.context), False
+        local, alike = local // (update.data * update.context), False
     if spec.resharding.strategy == "stream":
-        wanted, alike = whole, False
-    missing = 1.0 - held / whole if colocated else 1.0
+        required, alike = full, False
+    missing = 1.0 - local / full if colocated else 1.0
     if (colocated and alike) or spec.has_pairs:
         missing = 0.0
     item = min(ITEM_BYTES[spec.update.dtype], ITEM_BYTES[spec.rollout.dtype])
     devices = used_devices(spec.placement, spec.accelerator)
     link = machine.link(devices, per_node=spec.accelerator.devices_per_node)
-    return wanted * item * missing / (link * shares.links)
+    return required * item * missing / (link * shares.links)
 
 
 def _copying_seconds(
     spec: ResolvedSpec,
     shape: Shape,
-    machine: Machine,
+    machine: MachineRates,
     parts: Mapping[str, float],
     others: Mapping[str, Shape],
 ) -> float:
-    """Second copies: to the host after the optimizer's steps, and to a peer over the hosts' network, as far
-    as that takes longer than what is done before the next update."""
+    """Return the seconds of second copies: to the host after the optimizer's steps, and to a peer over the
+    hosts' network. The peer's copy counts as far as it takes longer than the work before the next update."""
     if spec.update.redundancy == "none":
         return 0.0
-    copied = UpdateShard.of(spec, shape).alone
+    copied = UpdateShard.of(spec, shape).unique
     if spec.has_critic:
-        judge = spec.of_critic()
-        copied += UpdateShard.of(judge, others.get("critic", shape).scorer()).alone
-    kept = copied / machine.swap_bytes
+        critic_spec = spec.of_critic()
+        copied += UpdateShard.of(critic_spec, others.get("critic", shape).scorer()).unique
+    to_host = copied / machine.swap_bytes
     if spec.update.redundancy == "host":
-        return kept
-    beside = sum(parts[name] for name in (*GENERATION, "inference", "reshard", "dispatch"))
-    return kept + max(0.0, copied / machine.dispatch_bytes - beside)
+        return to_host
+    overlapped = sum(parts[name] for name in (*GENERATION, "inference", "reshard", "dispatch"))
+    return to_host + max(0.0, copied / machine.dispatch_bytes - overlapped)
 
 
-def failure_seconds(spec: ResolvedSpec, machine: Machine, seconds: float) -> float:
-    """What devices that fail cost a step of so many seconds, on average: the recovery, half of the step that
-    is cut, and where nobody else holds what a device that trains held, half of the steps between checkpoints.
-    A device fails with its pod, which `host` copies do not outlive."""
+def failure_seconds(spec: ResolvedSpec, machine: MachineRates, seconds: float) -> float:
+    """Return what failing devices cost a step of this length on average. It is the recovery, half of the
+    interrupted step, and half of the steps between checkpoints if no other device holds what a failed
+    training device held. A device fails with its pod, which `host` copies do not outlive."""
     if not machine.failures_per_day:
         return 0.0
     layouts = [spec.update.parallelism]
     if spec.has_critic:
         layouts.append(spec.of_critic().update.parallelism)
-    lost = spec.update.redundancy != "peer" and any(map(held_alone, layouts))
-    again = (spec.checkpoint.every or spec.steps) / 2 * seconds * lost
+    lost = spec.update.redundancy != "peer" and any(map(unique_states, layouts))
+    repeated = (spec.checkpoint.every or spec.steps) / 2 * seconds * lost
     each = machine.recovery_seconds + seconds / 2
     training, devices = spec.roles.update, used_devices(spec.placement, spec.accelerator)
-    return machine.failures_per_day / DAY * seconds * (devices * each + training * again)
+    return machine.failures_per_day / DAY * seconds * (devices * each + training * repeated)
 
 
 def hidden_seconds(
     spec: ResolvedSpec, parts: Mapping[str, float], *, room: int | None = None
 ) -> float:
-    """What separated devices do at the same time: with `async` all of the shorter side; with `streaming` the
-    training of all sequences but those that a replica generates last."""
+    """Return the seconds in which separated devices overlap. With `async` it is the full shorter side. With
+    `streaming` it is the training of all sequences but those that a replica generates last."""
     if spec.placement.mode == "colocated" or spec.flow.mode == "sync":
         return 0.0
-    beside = min(sum(parts[name] for name in side) for side in (GENERATION, TRAINING))
+    shorter_side = min(sum(parts[name] for name in side) for side in (GENERATION, TRAINING))
     if spec.flow.mode == "async":
-        return beside
+        return shorter_side
     turns = decoding_turns(spec, room=room)
-    return beside * (turns - 1) / turns
+    return shorter_side * (turns - 1) / turns
 
 
 def decoding_turns(spec: ResolvedSpec, *, room: int | None = None) -> int:
-    """How often a replica begins with as many sequences as it has room for."""
+    """Return how often a replica starts as many sequences as it has room for."""
     batch, data = spec.batch, spec.rollout.parallelism.data
     sequences = batch.global_batch_size * batch.samples_per_prompt // data
     at_a_time = min(sequences, spec.rollout.max_sequences, room or sequences)
     return -(-sequences // at_a_time)
 
 
-def training_of(spec: ResolvedSpec, shape: Shape, *, packed: bool) -> Training:
-    """Of a replica."""
+def training_of(spec: ResolvedSpec, shape: Shape, *, packed: bool) -> TrainingStep:
+    """Return the work of a replica in a training step. packed: a prompt is computed once for its samples."""
     batch, data = spec.batch, spec.update.parallelism.data
     steps = batch.global_batch_size // batch.mini_batch_size * batch.epochs
     prompts = batch.mini_batch_size // data * steps
     if packed:
         flops = prompts * sample_flops(shape, batch)
-        return Training(work=longest_work(spec), steps=steps, flops=flops)
-    work = Work(
+        return TrainingStep(work=longest_work(spec), steps=steps, flops=flops)
+    work = UpdateWork(
         tokens=_length(spec),
         positions=batch.max_response_length,
         targets=batch.max_response_length,
         passes=batch.mini_batch_size // data * batch.samples_per_prompt,
     )
     flops = work.passes * steps * work.tokens * forward_flops(shape, work.tokens)
-    return Training(work=work, steps=steps, flops=flops)
+    return TrainingStep(work=work, steps=steps, flops=flops)
 
 
 def sent_seconds(
     spec: ResolvedSpec,
     shape: Shape,
-    done: Training,
-    machine: Machine,
-    shares: Shares,
+    step: TrainingStep,
+    machine: MachineRates,
+    shares: RateShares,
     recompute: Recompute,
 ) -> float:
-    degrees, passes = spec.update.parallelism, done.work.passes
-    traffic = traffic_of(spec, shape, done.work, recompute=recompute).parts()
-    met = meetings_of_step(shape, degrees, passes=passes, recompute=recompute)
+    """Return the seconds in which a rank sends its traffic of a training step."""
+    degrees, passes = spec.update.parallelism, step.work.passes
+    traffic = traffic_of(spec, shape, step.work, recompute=recompute).parts()
+    collectives = step_collectives(shape, degrees, passes=passes, recompute=recompute)
     reach = _reach(degrees)
     moving = sum(
         sent / machine.link(reach[name], per_node=spec.accelerator.devices_per_node)
         for name, sent in traffic.items()
     )
-    one = moving / shares.links + met * machine.latency_seconds
-    return one * done.steps
+    per_optimizer_step = moving / shares.links + collectives * machine.latency_seconds
+    return per_optimizer_step * step.steps
 
 
 def _reach(degrees: UpdateDegrees) -> dict[str, int]:
-    """By technique, how many ranks that follow each other its groups lie in: `update_mesh`'s order, experts
-    in context and data."""
-    together = degrees.tensor * degrees.context
+    """Return for each technique how many consecutive ranks its groups span, in the order of `update_mesh`.
+    Experts span context and data."""
+    context_span = degrees.tensor * degrees.context
     return {
         "tensor": degrees.tensor,
-        "context": together,
+        "context": context_span,
         "expert": degrees.tensor * degrees.expert,
-        "data": together * degrees.data,
-        "pipeline": together * degrees.data * degrees.pipeline,
+        "data": context_span * degrees.data,
+        "pipeline": context_span * degrees.data * degrees.pipeline,
     }
 
 
-def optimizer_seconds(spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
-    """AdamW reads gradients, reads and writes its state and the weights (memory-bound: arXiv:1910.02054,
-    §7); with an offload its state comes from the host and goes back."""
+def optimizer_seconds(
+    spec: ResolvedSpec, shape: Shape, machine: MachineRates, shares: RateShares
+) -> float:
+    """Return the seconds of the optimizer. AdamW reads gradients, and reads and writes its state and the
+    weights (memory-bound: arXiv:1910.02054, §7). With an offload its state comes from the host and goes back.
+    """
     shard = UpdateShard.of(spec, shape)
     touched = 2 * shard.optimizer
     touched += shard.stepped * (GRADIENT_BYTES + 2 * ITEM_BYTES[spec.update.dtype])
-    moved = 2 * shard.optimizer / machine.swap_bytes if shard.rests else 0.0
+    moved = 2 * shard.optimizer / machine.swap_bytes if shard.offloaded else 0.0
     return touched / (machine.memory_bytes * shares.reads) + moved
 
 
 def _frozen_seconds(
     spec: ResolvedSpec,
     shape: Shape,
-    machine: Machine,
-    shares: Shares,
+    machine: MachineRates,
+    shares: RateShares,
     others: Mapping[str, Shape],
 ) -> float:
-    """Forward passes of models that only score, beside the reference."""
-    found = 0.0
-    for model, own in frozen_models(spec, shape, others).values():
+    """Return the seconds of forward passes of models that only score, without the reference."""
+    total = 0.0
+    for model, model_shape in frozen_models(spec, shape, others).values():
         update = spec.update.model_copy(update={"parallelism": model.parallelism})
-        found += _alone(spec.model_copy(update={"update": update}), own, machine, shares)
-    return found
+        total += _forward_seconds(
+            spec.model_copy(update={"update": update}), model_shape, machine, shares
+        )
+    return total
 
 
-def _alone(spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
-    """One forward pass over a step's samples."""
+def _forward_seconds(
+    spec: ResolvedSpec, shape: Shape, machine: MachineRates, shares: RateShares
+) -> float:
+    """Return the seconds of one forward pass over a step's samples."""
     ranks = update_mesh(spec.update.parallelism).size
     flops = spec.batch.global_batch_size * sample_flops(shape, spec.batch)
     return flops / (machine.flops * shares.products * ranks)
@@ -345,7 +362,7 @@ def _length(spec: ResolvedSpec) -> int:
 
 
 def _dispatch_bytes(spec: ResolvedSpec, shape: Shape) -> float:
-    """Eq. 4 for the paper's columns: n = 5, M = 3, 5 controllers."""
+    """Return eq. 4 for the paper's columns: n = 5, M = 3, 5 controllers."""
     batch = spec.batch
     flow = SampleFlow(
         global_batch_size=batch.global_batch_size,

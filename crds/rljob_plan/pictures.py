@@ -1,7 +1,7 @@
-"""What pictures take: vision towers' weights, the features that they keep, and their time, by arithmetic.
+"""Plan what pictures need: vision towers' weights, the features that they cache, and their time.
 
-Called by `memory`, `performance`, `plan_text` and the runtime, which keeps no more features than are planned.
-Figures are of the largest pictures that prompts may show (`Data.most_pixels`).
+Called by `memory`, `performance`, `plan_text` and the runtime, which caches no more features than planned.
+Figures assume the largest pictures that prompts may show (`Data.most_pixels`).
 """
 
 from collections.abc import Mapping
@@ -14,47 +14,48 @@ from rljob_api.topology.resolved import ResolvedSpec
 from rljob_plan.resharding.widths import ITEM_BYTES
 
 PATCHES = 4
-"""Of a token."""
+"""Patches of a token."""
 PASSES = 2
-"""Operations of a weight for each value that it meets: a product and a sum."""
+"""Operations of a weight for each value that it is applied to: a product and a sum."""
 BACKWARD = 3
-"""Times the work of a forward pass that one with its backward pass has."""
+"""Cost of a forward pass with its backward pass, in forward passes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTower:
-    """Of the devices of a role. shape: of the model that it belongs to. kept: tokens whose features it keeps.
-    replicas: that share a step's prompts out; all ranks of one see its pictures. arrives: its weights count
-    with the rollout's."""
+    """A vision tower on the devices of a role. shape: of its model. cached_tokens: tokens whose features it
+    caches. replicas: those that share a step's prompts out; all ranks of one process its pictures. arrives:
+    its weights count with the rollout's."""
 
     shape: Shape
     dtype: Dtype
-    kept: int
+    cached_tokens: int
     replicas: int
     arrives: bool = False
 
     @property
     def bytes(self) -> int:
-        """Of a device: weights, and features that are kept."""
-        features = feature_bytes(self.kept, self.shape, self.dtype)
+        """Return the bytes of a device: weights, and cached features."""
+        features = feature_bytes(self.cached_tokens, self.shape, self.dtype)
         weights = 0 if self.arrives else self.shape.tower * ITEM_BYTES[self.dtype]
         return weights + features
 
 
 def feature_bytes(tokens: int, shape: Shape, dtype: Dtype) -> int:
-    """Of what a tower makes of so many tokens of pictures."""
+    """Return the bytes of a tower's features for this many tokens of pictures."""
     return tokens * shape.hidden * shape.tower_outputs * ITEM_BYTES[dtype]
 
 
 def picture_tokens(spec: ResolvedSpec, shape: Shape) -> int:
-    """Tokens of the pictures of one prompt, at most."""
+    """Return the largest number of tokens of the pictures of one prompt."""
     most = spec.batch.max_prompt_length
     return min(most, _tokens(spec.data.most_pixels(most), shape))
 
 
-def kept_tokens(spec: ResolvedSpec, shape: Shape, *, replicas: int | None = None) -> int:
-    """Tokens whose features a tower keeps, at most: of a step's prompts on its device, and of those that a
-    partial rollout has open beside them. replicas: that share these out; default: those of the update."""
+def cached_tokens(spec: ResolvedSpec, shape: Shape, *, replicas: int | None = None) -> int:
+    """Return the largest number of tokens whose features a tower caches: those of a step's prompts on its
+    device, and of the open prompts of a partial rollout. replicas: those that share the prompts out; default:
+    those of the update."""
     prompts = spec.batch.global_batch_size + open_prompts(spec)
     groups = -(-prompts // (replicas or spec.update.parallelism.data))
     return groups * picture_tokens(spec, shape)
@@ -63,47 +64,57 @@ def kept_tokens(spec: ResolvedSpec, shape: Shape, *, replicas: int | None = None
 def towers(
     spec: ResolvedSpec, shape: Shape, others: Mapping[str, Shape] | None = None
 ) -> dict[str, PlannedTower]:
-    """By role: update, rollout, critic, teacher; a device that generates and trains in one type has one for
-    both, `update`'s, and so has a critic that is the policy's model. Where the policy trains its own, that
-    counts with its weights: `update`'s is the reference's and such a critic's. others: shapes of the models
-    beside the policy."""
+    """Return the vision towers by role: update, rollout, critic, teacher. others: shapes of the models
+    besides the policy.
+
+    A device that generates and trains in one type has one tower for both, `update`. A critic that is the
+    policy's model shares it too. If the policy trains its tower, that counts with its weights, and `update`
+    is the tower of the reference and of such a critic.
+    """
     if spec.model.vision is None:
         return {}
-    replicas, kept = spec.update.parallelism.data, kept_tokens(spec, shape)
-    own = PlannedTower(shape=shape, dtype=spec.update.dtype, kept=kept, replicas=replicas)
+    replicas, cached = spec.update.parallelism.data, cached_tokens(spec, shape)
+    policy_tower = PlannedTower(
+        shape=shape, dtype=spec.update.dtype, cached_tokens=cached, replicas=replicas
+    )
     trains = spec.model.vision == "trained"
-    found = {"update": own}
+    by_role = {"update": policy_tower}
     if trains and not (spec.has_critic or "reference" in spec.algorithm.params.states):
-        found = {}
-    apart = spec.placement.mode == "separated" or spec.update.dtype != spec.rollout.dtype
-    if apart or trains:
+        by_role = {}
+    separate = spec.placement.mode == "separated" or spec.update.dtype != spec.rollout.dtype
+    if separate or trains:
         replicas = spec.rollout.parallelism.data
-        found["rollout"] = replace(own, dtype=spec.rollout.dtype, replicas=replicas, arrives=trains)
+        by_role["rollout"] = replace(
+            policy_tower, dtype=spec.rollout.dtype, replicas=replicas, arrives=trains
+        )
     critic = spec.critic if spec.has_critic else None
     if critic is not None and critic.path is None and critic.dtype == spec.update.dtype:
         critic = None
     for role, model in (("critic", critic), ("teacher", spec.teacher)):
         if model is not None:
-            seen, replicas = (others or {}).get(role, shape), model.parallelism.data or 1
-            kept = kept_tokens(spec, seen, replicas=replicas)
-            found[role] = PlannedTower(shape=seen, dtype=model.dtype, kept=kept, replicas=replicas)
-    return found
+            model_shape, replicas = (others or {}).get(role, shape), model.parallelism.data or 1
+            cached = cached_tokens(spec, model_shape, replicas=replicas)
+            by_role[role] = PlannedTower(
+                shape=model_shape, dtype=model.dtype, cached_tokens=cached, replicas=replicas
+            )
+    return by_role
 
 
 def prompt_operations(spec: ResolvedSpec, shape: Shape) -> float:
-    """Of a tower that sees the pictures of one prompt, one of them as large as may be: its weights, and
-    attention where it is over all of a picture."""
+    """Return the operations of a tower on the pictures of one prompt, one of them as large as possible: its
+    weights, and attention over full pictures."""
     tokens = picture_tokens(spec, shape)
     largest = spec.data.shown.max_pixels if spec.data.drawn is None else spec.data.drawn.side**2
     patches = PATCHES * tokens
-    seen = min(patches, PATCHES * _tokens(largest, shape)) if largest else patches
+    attended = min(patches, PATCHES * _tokens(largest, shape)) if largest else patches
     weights = patches * (shape.tower - shape.tower_merger) + tokens * shape.tower_merger
-    attention = 2 * patches * seen * shape.tower_attended  # scores, and sums of values
+    attention = 2 * patches * attended * shape.tower_attended  # scores, and sums of values
     return float(PASSES * (weights + attention))
 
 
 def generating_operations(spec: ResolvedSpec, shape: Shape) -> float:
-    """Of a step, of a device that generates: each picture of its replica's prompts is seen once."""
+    """Return the operations of a step on a device that generates: each picture of its replica's prompts is
+    processed once."""
     if spec.model.vision is None:
         return 0.0
     return prompt_operations(spec, shape) * _prompts(spec, spec.rollout.parallelism.data)
@@ -112,18 +123,23 @@ def generating_operations(spec: ResolvedSpec, shape: Shape) -> float:
 def training_operations(
     spec: ResolvedSpec, shape: Shape, others: Mapping[str, Shape] | None = None
 ) -> float:
-    """Of a step, of a device that trains: likewise, by each tower that has not seen them for generation. One
-    that has is taken to know none where generation shares prompts out among other replicas. One that is
-    trained sees them in each epoch, with a backward pass."""
-    made = towers(spec, shape, others)
-    known = "rollout" not in made and spec.update.parallelism.data == spec.rollout.parallelism.data
+    """Return the operations of a step on a device that trains, by each tower without features from
+    generation.
+
+    Features count as lost if generation shares prompts out among other replicas. A trained tower processes
+    the pictures in each epoch, with a backward pass.
+    """
+    planned = towers(spec, shape, others)
+    has_features = (
+        "rollout" not in planned and spec.update.parallelism.data == spec.rollout.parallelism.data
+    )
     prompts = _prompts(spec, spec.update.parallelism.data) * spec.batch.epochs
     trains = spec.model.vision == "trained"
-    own = BACKWARD * prompts * prompt_operations(spec, shape) if trains else 0.0
-    return own + sum(
+    trained = BACKWARD * prompts * prompt_operations(spec, shape) if trains else 0.0
+    return trained + sum(
         prompt_operations(spec, tower.shape) * _prompts(spec, tower.replicas)
-        for role, tower in made.items()
-        if role != "rollout" and not (role == "update" and known)
+        for role, tower in planned.items()
+        if role != "rollout" and not (role == "update" and has_features)
     )
 
 

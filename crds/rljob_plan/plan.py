@@ -1,6 +1,6 @@
-"""What a job will take: devices, sample volumes, resharding and memory, computed without a cluster.
+"""Plan what a job needs without a cluster: devices, sample volumes, resharding and memory.
 
-Called by the CLI's `plan`; `plan_text` and `plan_json` show it. Refuses what does not fit on a device.
+Called by the CLI's `plan`; `plan_text` and `plan_json` format it. Refuses what does not fit on a device.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from rljob_api.check.annotations import planned
 from rljob_api.check.evaluation_rules import evaluation_notes
 from rljob_api.check.layout_rules import (
     group_bytes,
-    held_prompts,
     picture_bytes,
     sample_route_bytes,
+    stored_prompts,
 )
 from rljob_api.check.shape_rules import shape_problems
 from rljob_api.model.architecture import Shape, find_shape
@@ -36,12 +36,12 @@ from rljob_api.topology.elastic import device_notes
 from rljob_api.topology.fewer_replicas import fewest_replicas, with_replicas
 from rljob_api.topology.resolved import ResolvedJob, ResolvedSpec, resolve
 from rljob_plan.host_memory import HostMemory, plan_host
-from rljob_plan.memory import Memory, plan_memory
+from rljob_plan.memory import MemoryPlan, plan_memory
 from rljob_plan.memory_rules import host_problems, machine_problem, memory_problems
 from rljob_plan.resharding.figures import ReshardBytes, bound, count_bytes, fullest
-from rljob_plan.resharding.job_layouts import comes_by_buckets, plan_of_job
+from rljob_plan.resharding.job_layouts import arrives_in_buckets, plan_of_job
 from rljob_plan.resharding.widths import ITEM_BYTES
-from rljob_plan.traffic import Traffic
+from rljob_plan.traffic import UpdateTraffic
 from rljob_plan.update_traffic import plan_traffic
 
 ALLGATHER, SWAP = "allgather", "allgather-swap"
@@ -49,25 +49,28 @@ ROW_SCALARS = ("index", "length", "version")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
-    """The sample flow of a step. controllers: C. warehouses: S. held, capacity: bytes that the fullest
-    warehouse keeps at the longest lengths, and may keep."""
+class SamplePlan:
+    """The sample flow of a step. controllers: C. warehouses: S. stored, capacity: bytes that the fullest
+    warehouse stores at the longest lengths, and may store."""
 
     flow: SampleFlow
     states: tuple[str, ...]
     controllers: int
     warehouses: int
-    held: int
+    stored: int
     capacity: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resharding:
-    """Weights between the layouts, bytes. redundant: Eq. 3, over all devices. released: what
-    allgather-swap moves to the host, on the fullest device. moved: by the plan of the reshard. bound: what
-    a device may hold with allgather-swap. By strategy, kept: update weights that stay on devices that
-    generate, over all of them; kept_on_device: of it, on the fullest; peak: of weights and buffers on the
-    fullest device that trains."""
+class ReshardingFigures:
+    """Weights in both layouts, bytes. redundant: Eq. 3, over all devices. released: what allgather-swap moves
+    to the host, on the fullest device. moved: by the plan of the reshard. bound: most that a device may hold
+    with allgather-swap.
+
+    By strategy: retained: update weights that stay on devices that generate, over all of them;
+    retained_on_device: the same on the fullest device; peak: weights and buffers on the fullest device that
+    trains.
+    """
 
     tensor: int
     expert: int
@@ -75,16 +78,16 @@ class Resharding:
     released: int
     moved: ReshardBytes
     bound: int
-    kept: dict[str, int]
-    kept_on_device: dict[str, int]
+    retained: dict[str, int]
+    retained_on_device: dict[str, int]
     peak: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fewest:
-    """A step with the fewest replicas that training goes on with. prompts, passes: of a mini-batch on the
+class FewestReplicas:
+    """A step with the fewest replicas that training continues with. prompts, passes: of a mini-batch on the
     fullest replica; all_prompts, all_passes: while all train. device: bytes of the fullest device that
-    trains, all_device: while all train; None where the model's shape is unknown."""
+    trains; all_device: while all train; None if the model's shape is unknown."""
 
     replicas: int
     prompts: int
@@ -96,37 +99,35 @@ class Fewest:
 
     @property
     def slower(self) -> float:
-        """Times as long as with all replicas that the devices that train compute in a step."""
+        """Return the factor by which a step's computation on the training devices is longer than with all
+        replicas."""
         return self.prompts / self.all_prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Everything that is known of a job before it runs. shape and what needs it: None if unknown. others:
-    shapes of the models beside the policy.
-
-    fewest: with `elastic.update`. problems: why it cannot run. notes: what a user may not expect, or could
-    not be computed.
-    """
+class JobPlan:
+    """Figures of a job before it runs. shape, and what needs it: None if unknown. others: shapes of the
+    models besides the policy. fewest: with `elastic.update`. problems: why it cannot run. notes: what a user
+    may not expect, or could not be computed."""
 
     job: ResolvedJob
     roles: Roles
     pods: Pods
     update: Mesh
     rollout: Mesh
-    samples: Samples
+    samples: SamplePlan
     shape: Shape | None = None
     others: Mapping[str, Shape] = field(default_factory=dict)
-    resharding: Resharding | None = None
-    traffic: Traffic | None = None
-    memory: Memory | None = None
+    resharding: ReshardingFigures | None = None
+    traffic: UpdateTraffic | None = None
+    memory: MemoryPlan | None = None
     host: HostMemory | None = None
-    fewest: Fewest | None = None
+    fewest: FewestReplicas | None = None
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def make_plan(job: RLJob, *, base_dir: Path) -> Plan:
+def make_plan(job: RLJob, *, base_dir: Path) -> JobPlan:
     """Plan a job. job: passed the rules. base_dir: folder of the job's file."""
     resolved = resolve(job)
     spec = resolved.spec
@@ -155,13 +156,17 @@ def make_plan(job: RLJob, *, base_dir: Path) -> Plan:
             parts["host"] = host = plan_host(spec, memory)
             parts["problems"] = memory_problems(spec, memory) + host_problems(spec, host)
             if fewest is not None:
-                alone = plan_memory(with_replicas(spec, fewest.replicas), shape, others)
+                memory_with_fewest = plan_memory(
+                    with_replicas(spec, fewest.replicas), shape, others
+                )
                 parts["fewest"] = replace(
-                    fewest, device=_training_device(alone), all_device=_training_device(memory)
+                    fewest,
+                    device=_training_device(memory_with_fewest),
+                    all_device=_training_device(memory),
                 )
             parts["resharding"] = plan_resharding(spec, shape)
             parts["traffic"] = plan_traffic(spec, shape)
-    return Plan(
+    return JobPlan(
         job=resolved,
         roles=spec.roles,
         pods=pods(spec),
@@ -173,30 +178,30 @@ def make_plan(job: RLJob, *, base_dir: Path) -> Plan:
     )
 
 
-def plan_fewest(spec: ResolvedSpec) -> Fewest | None:
-    """Sizes of a step with the fewest replicas; None where it needs all."""
-    replicas, of = fewest_replicas(spec), spec.update.parallelism.data
+def plan_fewest(spec: ResolvedSpec) -> FewestReplicas | None:
+    """Return the sizes of a step with the fewest replicas, or None if it needs all."""
+    replicas, all_replicas = fewest_replicas(spec), spec.update.parallelism.data
     if replicas is None:
         return None
     batch = spec.batch
-    return Fewest(
+    return FewestReplicas(
         replicas=replicas,
         prompts=-(-batch.mini_batch_size // replicas),
-        all_prompts=-(-batch.mini_batch_size // of),
+        all_prompts=-(-batch.mini_batch_size // all_replicas),
         passes=batch.passes(replicas),
-        all_passes=batch.passes(of),
+        all_passes=batch.passes(all_replicas),
     )
 
 
-def _training_device(memory: Memory) -> int:
-    """Bytes of the fullest device that trains."""
+def _training_device(memory: MemoryPlan) -> int:
+    """Return the bytes of the fullest device that trains."""
     return max(phase.device for phase in memory.phases if phase.role != "rollout")
 
 
 def model_problems(job: RLJob, *, base_dir: Path) -> list[Problem]:
-    """What the model's shape forbids: degrees that do not divide it, too little memory.
+    """Return what the model's shape forbids: degrees that do not divide it, too little memory.
 
-    Empty for models of unknown shape. Raises InvalidJob when config.json cannot be read.
+    Empty for models of unknown shape. Raises InvalidJob if config.json cannot be read.
     """
     shape = find_shape(job.spec.model, base_dir=base_dir)
     if shape is None:
@@ -210,8 +215,8 @@ def model_problems(job: RLJob, *, base_dir: Path) -> list[Problem]:
 
 
 def other_shapes(spec: ResolvedSpec, *, base_dir: Path) -> tuple[dict[str, Shape], list[str]]:
-    """Shapes of the models beside the policy that have directories of their own, by name; and notes on those
-    that cannot be read here, which count with the policy's shape."""
+    """Return the shapes of the models besides the policy that have a separate directory, by name. Also return
+    notes on those that cannot be read here, which count with the policy's shape."""
     paths = {
         "critic": spec.critic.path if spec.critic else None,
         "reward-model": spec.reward_model.path if spec.reward_model else None,
@@ -235,8 +240,8 @@ def other_shapes(spec: ResolvedSpec, *, base_dir: Path) -> tuple[dict[str, Shape
 
 
 def machine_problems(job: RLJob, *, base_dir: Path, available: int) -> list[Problem]:
-    """What this machine's memory forbids where all of the job's devices are emulated on it: more on the
-    host than is `available`, bytes. job: without `model_problems`."""
+    """Return what this machine's memory forbids if all of the job's devices are emulated on it: more on the
+    host than `available` bytes. job: without `model_problems`."""
     shape = find_shape(job.spec.model, base_dir=base_dir)
     if shape is None:
         return []
@@ -245,10 +250,10 @@ def machine_problems(job: RLJob, *, base_dir: Path, available: int) -> list[Prob
     return machine_problem(spec, plan_memory(spec, shape, others), available)
 
 
-def plan_samples(job: ResolvedJob, shape: Shape | None = None) -> Samples:
-    """Sizes of the sample flow: those of the job's algorithm, or those that annotations state.
+def plan_samples(job: ResolvedJob, shape: Shape | None = None) -> SamplePlan:
+    """Return the sizes of the sample flow: those of the job's algorithm, or those that annotations set.
 
-    n counts the columns as long as the response; M the scalar columns and what the dock knows of
+    n counts the columns as long as the response. M counts the scalar columns and what the dock stores of
     every row (index, length, version).
     """
     spec, stated = job.spec, job.metadata.annotations
@@ -266,43 +271,43 @@ def plan_samples(job: ResolvedJob, shape: Shape | None = None) -> Samples:
         picture_bytes=picture_bytes(spec),
         route_bytes=routes,
     )
-    return Samples(
+    return SamplePlan(
         flow=flow,
         states=states,
         controllers=planned(stated, annotations.CONTROLLERS, len(states)),
         warehouses=spec.dock.warehouses,
-        held=held_prompts(spec) * (group_bytes(spec) + batch.samples_per_prompt * routes),
+        stored=stored_prompts(spec) * (group_bytes(spec) + batch.samples_per_prompt * routes),
         capacity=parse_quantity(spec.dock.capacity),
     )
 
 
-def plan_resharding(spec: ResolvedSpec, shape: Shape) -> Resharding:
-    """Eq. 3 and Fig. 10: redundant weights, and what allgather-swap releases.
+def plan_resharding(spec: ResolvedSpec, shape: Shape) -> ReshardingFigures:
+    """Return redundant weights (Eq. 3 and Fig. 10), and what allgather-swap releases.
 
     Separated devices hold one layout each, so nothing is redundant there.
     """
-    whole, item = shape.total(), ITEM_BYTES[spec.update.dtype]
+    parameters, item = shape.total(), ITEM_BYTES[spec.update.dtype]
     degrees = spec.rollout.parallelism
     colocated = spec.placement.mode == "colocated"
     moves = plan_of_job(spec, shape)
     moved, both = count_bytes(moves), fullest(moves, moves.update.devices, swaps=False)
-    swaps = colocated and comes_by_buckets(spec)
+    swaps = colocated and arrives_in_buckets(spec)
     redundant = redundant_bytes(
-        tensor_bytes=whole.tensor * item,
-        expert_bytes=whole.experts * item,
+        tensor_bytes=parameters.tensor * item,
+        expert_bytes=parameters.experts * item,
         update_tensor=spec.update.parallelism.tensor,
         rollout_expert=degrees.expert,
         rollout_data=degrees.data,
     )
-    return Resharding(
-        tensor=whole.tensor * item,
-        expert=whole.experts * item,
+    return ReshardingFigures(
+        tensor=parameters.tensor * item,
+        expert=parameters.experts * item,
         redundant=redundant if colocated else 0.0,
         released=both.update if colocated else 0,
         moved=moved,
         bound=bound(moves) if swaps else both.total,
-        kept={ALLGATHER: moved.kept if colocated else 0, SWAP: 0},
-        kept_on_device={ALLGATHER: both.update if colocated else 0, SWAP: 0},
+        retained={ALLGATHER: moved.retained if colocated else 0, SWAP: 0},
+        retained_on_device={ALLGATHER: both.update if colocated else 0, SWAP: 0},
         peak={
             ALLGATHER: both.total,
             SWAP: fullest(moves, moves.update.devices, swaps=swaps).total,

@@ -1,4 +1,4 @@
-"""A plan as JSON for programs. Called by the CLI's `plan --json`; the keys are part of the contract."""
+"""Format a plan as JSON for programs. Called by the CLI's `plan --json`; the keys are part of the API."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ from rljob_api.model.architecture import Shape
 from rljob_api.model.volumes import GB, dispatch_seconds
 from rljob_api.topology.devices import Mesh
 from rljob_plan.host_memory import HostMemory
-from rljob_plan.memory import Memory
-from rljob_plan.plan import Fewest, Plan, Resharding
+from rljob_plan.memory import MemoryPlan
+from rljob_plan.plan import FewestReplicas, JobPlan, ReshardingFigures
 from rljob_plan.resharding.figures import ReshardBytes
-from rljob_plan.traffic import Traffic
+from rljob_plan.traffic import UpdateTraffic
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON; keys with GB count 1024³ bytes, a part that is unknown is null."""
+def plan_json(plan: JobPlan) -> dict[str, Any]:
+    """Return the plan as JSON. Keys with GB count 1024³ bytes; a figure that is unknown is null."""
     flow, samples = plan.samples.flow, plan.samples
     total = flow.total_gb()
     each = flow.per_warehouse_gb(warehouses=samples.warehouses, controllers=samples.controllers)
@@ -39,7 +39,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             "controllers": samples.controllers,
             "warehouses": samples.warehouses,
             "replicas": spec.dock.replicas,
-            "heldGB": samples.held / GB,
+            "heldGB": samples.stored / GB,
             "capacityGB": samples.capacity / GB,
         },
         "sampleVolume": {
@@ -71,8 +71,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _fewest_json(fewest: Fewest | None) -> dict[str, Any] | None:
-    """A step with the fewest replicas; null without elastic.update."""
+def _fewest_json(fewest: FewestReplicas | None) -> dict[str, Any] | None:
+    """Return a step with the fewest replicas; null without elastic.update."""
     if fewest is None:
         return None
     return {
@@ -101,8 +101,8 @@ def _model_json(shape: Shape | None) -> dict[str, Any] | None:
     }
 
 
-def _resharding_json(resharding: Resharding | None, strategy: str) -> dict[str, Any]:
-    """The figures are null where the model is unknown."""
+def _resharding_json(resharding: ReshardingFigures | None, strategy: str) -> dict[str, Any]:
+    """Return the figures of the reshard; they are null if the model is unknown."""
     figures: dict[str, Any] = dict.fromkeys(
         (
             "tensorGB",
@@ -122,9 +122,9 @@ def _resharding_json(resharding: Resharding | None, strategy: str) -> dict[str, 
             "expertGB": resharding.expert / GB,
             "redundantGB": resharding.redundant / GB,
             "releasedGBPerDevice": resharding.released / GB,
-            "keptGB": {name: size / GB for name, size in resharding.kept.items()},
+            "keptGB": {name: size / GB for name, size in resharding.retained.items()},
             "keptGBPerDevice": {
-                name: size / GB for name, size in resharding.kept_on_device.items()
+                name: size / GB for name, size in resharding.retained_on_device.items()
             },
             "peakGBPerDevice": {name: size / GB for name, size in resharding.peak.items()},
             "boundGBPerDevice": resharding.bound / GB,
@@ -145,14 +145,14 @@ def _moved_json(moved: ReshardBytes) -> dict[str, Any]:
     }
 
 
-def _traffic_json(traffic: Traffic | None) -> dict[str, float] | None:
-    """Sent by a rank in an optimizer step, at the longest lengths."""
+def _traffic_json(traffic: UpdateTraffic | None) -> dict[str, float] | None:
+    """Return what a rank sends in an optimizer step, at the longest lengths."""
     if traffic is None:
         return None
     return {f"{technique}GB": number / GB for technique, number in traffic.parts().items()}
 
 
-def _memory_json(memory: Memory | None) -> dict[str, Any] | None:
+def _memory_json(memory: MemoryPlan | None) -> dict[str, Any] | None:
     if memory is None:
         return None
     cache = memory.kv_cache
@@ -171,14 +171,14 @@ def _memory_json(memory: Memory | None) -> dict[str, Any] | None:
         "kvCache": {
             "memoryGB": cache.bytes / GB,
             "sequenceGB": cache.sequence / GB,
-            "wantedSequences": cache.wanted,
+            "wantedSequences": cache.requested,
             "fittingSequences": cache.room,
         },
     }
 
 
 def _host_json(host: HostMemory | None) -> dict[str, Any] | None:
-    """Of the fullest node."""
+    """Return the memory of the fullest node's host."""
     if host is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""A plan as plain text for the terminal. Called by the CLI's `plan`."""
+"""Format a plan as plain text for the terminal. Called by the CLI's `plan`."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from rljob_api.model.volumes import GB, MB, dispatch_seconds
 from rljob_api.topology.devices import Mesh
 from rljob_plan.host_memory import HostMemory
 from rljob_plan.machines import rates_of
-from rljob_plan.memory import Memory, Phase
+from rljob_plan.memory import MemoryPlan, Phase
 from rljob_plan.pictures import (
     feature_bytes,
     generating_operations,
@@ -16,15 +16,15 @@ from rljob_plan.pictures import (
     towers,
     training_operations,
 )
-from rljob_plan.plan import Fewest, Plan, Resharding
+from rljob_plan.plan import FewestReplicas, JobPlan, ReshardingFigures
 from rljob_plan.resharding.figures import ReshardBytes
-from rljob_plan.traffic import Traffic
+from rljob_plan.traffic import UpdateTraffic
 
 LABEL_WIDTH = 22
 
 
-def plan_text(plan: Plan) -> str:
-    """The plan in aligned lines; problems are the caller's to print."""
+def plan_text(plan: JobPlan) -> str:
+    """Return the plan in aligned lines. The caller prints problems."""
     spec = plan.job.spec
     lines = [
         f"{plan.job.metadata.name}: {spec.algorithm.name}, {spec.steps} step{'s' * (spec.steps > 1)}"
@@ -55,7 +55,7 @@ def _section(title: str, rows: Iterator[tuple[str, str]]) -> list[str]:
     return ["", title, *(f"  {label:<{LABEL_WIDTH}}{text}" for label, text in rows)]
 
 
-def _devices(plan: Plan) -> Iterator[tuple[str, str]]:
+def _devices(plan: JobPlan) -> Iterator[tuple[str, str]]:
     spec, shape = plan.job.spec, plan.shape
     accelerator = spec.accelerator
     if shape:
@@ -93,7 +93,7 @@ def _ranks(ranks: list[int]) -> str:
     return ",".join(shown if len(shown) <= 4 else [*shown[:2], "…", shown[-1]])
 
 
-def _samples(plan: Plan) -> Iterator[tuple[str, str]]:
+def _samples(plan: JobPlan) -> Iterator[tuple[str, str]]:
     samples, stated = plan.samples, plan.job.metadata.annotations
     flow = samples.flow
     origin = "; annotations" if any(key.startswith(PREFIX) for key in stated) else ""
@@ -129,29 +129,31 @@ def _samples(plan: Plan) -> Iterator[tuple[str, str]]:
     copies = ", and as much of another's rows" if twice else ""
     yield (
         "  keeps at most",
-        f"{_number(samples.held / GB)} of {_number(samples.capacity / GB)} GB{copies}",
+        f"{_number(samples.stored / GB)} of {_number(samples.capacity / GB)} GB{copies}",
     )
 
 
-def _tower(plan: Plan, shape: Shape) -> str:
+def _tower(plan: JobPlan, shape: Shape) -> str:
     spec, others = plan.job.spec, plan.others
     if spec.model.vision is None:
         return "on no device: rows show no pictures"
-    made = towers(spec, shape, others)
-    where = "devices of each role" if "rollout" in made else "devices that train or generate"
-    beside = ", and the teacher's" if "teacher" in made else ""
-    seen = "seen in each epoch, and once beside" if spec.model.vision == "trained" else "seen once"
+    planned = towers(spec, shape, others)
+    where = "devices of each role" if "rollout" in planned else "devices that train or generate"
+    teacher = ", and the teacher's" if "teacher" in planned else ""
+    passes = (
+        "seen in each epoch, and once beside" if spec.model.vision == "trained" else "seen once"
+    )
     machine, shares = rates_of(spec.accelerator.type)
     works = generating_operations(spec, shape), training_operations(spec, shape, others)
     generating, training = (work / (machine.flops * shares.products) for work in works)
     return (
-        f"{spec.model.vision}, on {where}{beside}; {picture_tokens(spec, shape)} tokens of pictures a "
-        f"prompt, {seen} on each: {_number(sum(works) / 1e12)} TFLOP a step, {_number(generating)} s in "
+        f"{spec.model.vision}, on {where}{teacher}; {picture_tokens(spec, shape)} tokens of pictures a "
+        f"prompt, {passes} on each: {_number(sum(works) / 1e12)} TFLOP a step, {_number(generating)} s in "
         f"generation and {_number(training)} s in training"
     )
 
 
-def _as_features(plan: Plan) -> str:
+def _as_features(plan: JobPlan) -> str:
     if plan.shape is None:
         return ""
     spec = plan.job.spec
@@ -165,15 +167,15 @@ def _times(volume_gb: float) -> str:
     return f"{_number(slow)} s at 100 MB/s, {_number(fast)} s at 1 GB/s"
 
 
-def _resharding(resharding: Resharding) -> Iterator[tuple[str, str]]:
+def _resharding(resharding: ReshardingFigures) -> Iterator[tuple[str, str]]:
     experts = f", experts {_number(resharding.expert / GB)} GB" if resharding.expert else ""
     yield "weights", f"matrices {_number(resharding.tensor / GB)} GB{experts}"
-    kept = _number(resharding.kept["allgather"] / GB)
-    own = _number(resharding.kept_on_device["allgather"] / GB)
+    retained = _number(resharding.retained["allgather"] / GB)
+    one = _number(resharding.retained_on_device["allgather"] / GB)
     yield (
         "redundant",
-        f"{_number(resharding.redundant / GB)} GB without swap (Eq. 3), {kept} GB by these layouts, {own} GB "
-        "on a device; with allgather-swap none",
+        f"{_number(resharding.redundant / GB)} GB without swap (Eq. 3), {retained} GB by these layouts, "
+        f"{one} GB on a device; with allgather-swap none",
     )
     yield "allgather-swap", f"releases {_number(resharding.released / GB)} GB on each device"
     moved = resharding.moved
@@ -200,13 +202,13 @@ def _moved(moved: ReshardBytes) -> str:
     )
 
 
-def _traffic(traffic: Traffic) -> Iterator[tuple[str, str]]:
+def _traffic(traffic: UpdateTraffic) -> Iterator[tuple[str, str]]:
     for technique, number in traffic.parts().items():
         if number:
             yield technique, f"{_number(number / GB)} GB"
 
 
-def _fewest(fewest: Fewest) -> Iterator[tuple[str, str]]:
+def _fewest(fewest: FewestReplicas) -> Iterator[tuple[str, str]]:
     yield (
         f"{fewest.replicas} train",
         f"{fewest.prompts} prompts of a mini-batch each instead of {fewest.all_prompts}, in {fewest.passes} "
@@ -221,13 +223,13 @@ def _fewest(fewest: Fewest) -> Iterator[tuple[str, str]]:
         )
 
 
-def _memory(memory: Memory) -> Iterator[str]:
+def _memory(memory: MemoryPlan) -> Iterator[str]:
     for phase in memory.phases:
         yield f"  {phase.name:<10}{phase.device / GB:>10.3f}  {_parts(phase)}"
     limit = "no limit" if memory.limit is None else f"limit {_number(memory.limit / GB)} GB"
     cache = memory.kv_cache
     yield (
-        f"  {limit}; KV cache for {cache.room} of {cache.wanted} sequences of the longest "
+        f"  {limit}; KV cache for {cache.room} of {cache.requested} sequences of the longest "
         f"lengths, {_number(cache.sequence / GB)} GB each"
     )
 
@@ -235,8 +237,8 @@ def _memory(memory: Memory) -> Iterator[str]:
 def _host(host: HostMemory) -> Iterator[str]:
     parts = " + ".join(f"{name} {_number(size / GB)}" for name, size in host.parts.items())
     limit = "" if host.limit is None else f" of {_number(host.limit / GB)}"
-    of = f"{host.devices} device{'s' * (host.devices > 1)}"
-    yield f"  host of a node, for its {of}: {_number(host.total / GB)}{limit} GB ({parts})"
+    devices = f"{host.devices} device{'s' * (host.devices > 1)}"
+    yield f"  host of a node, for its {devices}: {_number(host.total / GB)}{limit} GB ({parts})"
 
 
 def _copied(copied: int, redundancy: str) -> Iterator[str]:
@@ -253,5 +255,5 @@ def _parts(phase: Phase) -> str:
 
 
 def _number(value: float) -> str:
-    """Three digits, without exponent."""
+    """Format a number with three digits, without exponent."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.001 else f"{value:.6f}"

@@ -1,4 +1,4 @@
-"""Bytes that one rank holds of one model: its shard in the update's layout, and in the rollout's.
+"""Compute the bytes that one rank holds of one model: its shard in the update's layout, and in the rollout's.
 
 Called by `memory` and `performance`. Figures are of the fullest rank.
 """
@@ -11,11 +11,11 @@ from math import prod
 from rljob_api.model.adapters import adapter_tensors
 from rljob_api.model.architecture import Parameters, Shape
 from rljob_api.model.layout import (
-    Held,
-    Part,
+    ItemKind,
+    RankShard,
     Slice,
-    held_items,
-    items_of,
+    count_items,
+    item_counts,
     slice_of,
     slices,
     stages_apart,
@@ -25,8 +25,8 @@ from rljob_api.spec.engines import Dtype, Optimizer, Recompute
 from rljob_api.spec.lora import Lora
 from rljob_api.topology.devices import UpdateDegrees
 from rljob_api.topology.resolved import ResolvedSpec
-from rljob_api.topology.second_copies import held_alone
-from rljob_plan.activations import Activations, Packed, plan_activations
+from rljob_api.topology.second_copies import unique_states
+from rljob_plan.activations import Activations, PackedSizes, plan_activations
 from rljob_plan.engines import PlannedEngine, planned_engine
 from rljob_plan.pictures import picture_tokens
 from rljob_plan.resharding.widths import ITEM_BYTES, SCALE_BYTES, in_8_bits, int8_bytes
@@ -38,137 +38,144 @@ MASTER_BYTES = 4
 
 
 def update_shard(spec: ResolvedSpec, shape: Shape) -> Parameters:
-    """Parameters of the fullest update rank, before ZeRO."""
+    """Return the parameters of the fullest update rank, before ZeRO."""
     degrees = spec.update.parallelism
     return _shard(shape, degrees.tensor, degrees.pipeline, degrees.expert)
 
 
 def rollout_shard(spec: ResolvedSpec, shape: Shape) -> Parameters:
-    """Parameters of the fullest rollout rank."""
+    """Return the parameters of the fullest rollout rank."""
     degrees = spec.rollout.parallelism
     return _shard(shape, degrees.tensor, degrees.pipeline, degrees.expert)
 
 
 def trained_shard(spec: ResolvedSpec, shape: Shape) -> Parameters:
-    """Those of the fullest update rank that the optimizer changes, before ZeRO."""
+    """Return the parameters of the fullest update rank that the optimizer changes, before ZeRO."""
     degrees, lora = spec.update.parallelism, spec.update.lora
     if lora is None:
         return update_shard(spec, shape)
-    return _fullest(shape, degrees.tensor, degrees.pipeline, degrees.expert, lora)
+    return _fullest_stage(shape, degrees.tensor, degrees.pipeline, degrees.expert, lora)
 
 
-def trained_items(shape: Shape, part: Part, lora: Lora | None) -> dict[Held, int]:
-    """Items of a rank that the optimizer changes: the adapters', with `lora`, alone."""
+def trained_items(shape: Shape, shard: RankShard, lora: Lora | None) -> dict[ItemKind, int]:
+    """Count the items of a rank that the optimizer changes; with `lora` only those of the adapters."""
     if lora is None:
-        return held_items(shape, part)
-    return items_of(adapter_slices(lora, shape, part))
+        return item_counts(shape, shard)
+    return count_items(adapter_slices(lora, shape, shard))
 
 
 @lru_cache(maxsize=4096)
 def _shard(shape: Shape, tensor: int, pipeline: int, expert: int) -> Parameters:
-    return _fullest(shape, tensor, pipeline, expert, None)
+    return _fullest_stage(shape, tensor, pipeline, expert, None)
 
 
-def _fullest(
+def _fullest_stage(
     shape: Shape, tensor: int, pipeline: int, expert: int, lora: Lora | None
 ) -> Parameters:
-    """The fullest stage of the first ranks, which have the most where a cut is uneven. lora: of adapters
-    alone."""
+    """Return the fullest stage of the first ranks, which have the most if a cut is uneven. lora: count only
+    adapters."""
     most = Parameters()
     for stage in stages_apart(shape, pipeline):
-        part = Part.of_stages(shape, (stage,), pipeline, tensor=(0, tensor), expert=(0, expert))
-        held = Parameters()
-        for of, items in trained_items(shape, part, lora).items():
-            if of.of_expert:
-                held += Parameters(experts=items)
-            elif of.cut is Cut.WHOLE:
-                held += Parameters(whole=items)
+        shard = RankShard.of_stages(
+            shape, (stage,), pipeline, tensor=(0, tensor), expert=(0, expert)
+        )
+        local = Parameters()
+        for kind, items in trained_items(shape, shard, lora).items():
+            if kind.of_expert:
+                local += Parameters(experts=items)
+            elif kind.cut is Cut.WHOLE:
+                local += Parameters(replicated=items)
             else:
-                held += Parameters(tensor=items)
-        most = max(most, held, key=lambda parameters: parameters.total)
+                local += Parameters(tensor=items)
+        most = max(most, local, key=lambda parameters: parameters.total)
     return most
 
 
 def _stage_slices(shape: Shape, tensor: int, pipeline: int, expert: int) -> Iterator[list[Slice]]:
-    """What the first ranks of each stage hold, of stages alike the first."""
+    """Yield the slices that the first ranks of each kind of stage hold."""
     for stage in stages_apart(shape, pipeline):
-        part = Part.of_stages(shape, (stage,), pipeline, tensor=(0, tensor), expert=(0, expert))
-        yield list(slices(shape, part))
+        shard = RankShard.of_stages(
+            shape, (stage,), pipeline, tensor=(0, tensor), expert=(0, expert)
+        )
+        yield list(slices(shape, shard))
 
 
-def adapter_slices(lora: Lora, shape: Shape, part: Part) -> Iterator[Slice]:
-    """What a rank holds of the adapters."""
+def adapter_slices(lora: Lora, shape: Shape, shard: RankShard) -> Iterator[Slice]:
+    """Yield the slices of the adapters that a rank holds."""
     for tensor in adapter_tensors(lora, shape):
-        if tensor.layer in part.layers:
-            yield slice_of(tensor, shape, part)
+        if tensor.layer in shard.layers:
+            yield slice_of(tensor, shape, shard)
 
 
 def rollout_weights(spec: ResolvedSpec, shape: Shape) -> int:
-    """Bytes of the fullest rollout rank."""
+    """Return the bytes of rollout weights on the fullest rank."""
     if spec.rollout.quantization == "none":
         return rollout_shard(spec, shape).total * ITEM_BYTES[spec.rollout.dtype]
     degrees = spec.rollout.parallelism
-    held_by_stage = _stage_slices(shape, degrees.tensor, degrees.pipeline, degrees.expert)
+    slices_by_stage = _stage_slices(shape, degrees.tensor, degrees.pipeline, degrees.expert)
     return max(
-        sum(_int8_bytes(piece, spec.rollout.dtype) for piece in held) for held in held_by_stage
+        sum(_int8_bytes(tensor_slice, spec.rollout.dtype) for tensor_slice in stage_slices)
+        for stage_slices in slices_by_stage
     )
 
 
-def _int8_bytes(piece: Slice, dtype: Dtype) -> int:
-    """Matrices of layers are in 8 bits, but for routers."""
-    if in_8_bits(piece.tensor):
-        return int8_bytes(piece.shape)
-    return prod(piece.shape) * ITEM_BYTES[dtype]
+def _int8_bytes(tensor_slice: Slice, dtype: Dtype) -> int:
+    """Return the bytes of a slice. Matrices of layers are in 8 bits, except routers."""
+    if in_8_bits(tensor_slice.tensor):
+        return int8_bytes(tensor_slice.shape)
+    return prod(tensor_slice.shape) * ITEM_BYTES[dtype]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateShard:
-    """Bytes of one update rank's part of a model. alone: of trained weights and the optimizer, what no other
-    rank has. rests: its optimizer, on the host but for its step.
-    adapters: which are trained in place of the weights; 0 without. stepped: parameters that its optimizer
-    steps. keeps_gradients: after a step."""
+    """Bytes of one update rank's shard of a model. unique: trained weights and optimizer state that no other
+    rank holds. offloaded: its optimizer is on the host except for its step. adapters: trained instead of the
+    weights; 0 without. stepped: parameters that its optimizer steps. keeps_gradients: after a step."""
 
     weights: int
     adapters: int
     gradients: int
     optimizer: int
-    alone: int
+    unique: int
     stepped: int
-    rests: bool
+    offloaded: bool
     keeps_gradients: bool
 
     @classmethod
     def of(cls, spec: ResolvedSpec, shape: Shape) -> "UpdateShard":
-        """Of the fullest rank; ZeRO shares parts among replicas."""
+        """Return the bytes of the fullest rank. ZeRO shares states out among replicas."""
         degrees, dtype = spec.update.parallelism, spec.update.dtype
         shard, trained = update_shard(spec, shape), trained_shard(spec, shape)
         rows = degrees.zero == 3  # these are main weights, and gathered in the update's type
         weights = MASTER_BYTES if rows else ITEM_BYTES[dtype]
         main = MASTER_BYTES if weights < MASTER_BYTES else 0
 
-        def held(from_zero: int, of: Parameters = trained) -> int:
+        def local_items(from_zero: int, parameters: Parameters = trained) -> int:
+            """Return the items that remain on a rank if ZeRO shares them out from this stage on."""
             if degrees.zero < from_zero:
-                return of.total
+                return parameters.total
             dense, experts = _copies(degrees)
-            return -(-(of.tensor + of.whole) // dense) + -(-of.experts // experts)
+            return -(-(parameters.tensor + parameters.replicated) // dense) + -(
+                -parameters.experts // experts
+            )
 
-        optimizer = _moments_bytes(held(1), spec.update.optimizer) + held(1) * main
-        copied = {"weights": held(3) * weights, "state": optimizer}
+        optimizer = _moments_bytes(local_items(1), spec.update.optimizer) + local_items(1) * main
+        copied = {"weights": local_items(3) * weights, "state": optimizer}
         return cls(
-            weights=held(3, shard) * weights,
-            adapters=held(3) * weights if spec.update.lora else 0,
-            gradients=held(2) * GRADIENT_BYTES,
+            weights=local_items(3, shard) * weights,
+            adapters=local_items(3) * weights if spec.update.lora else 0,
+            gradients=local_items(2) * GRADIENT_BYTES,
             optimizer=optimizer,
-            alone=sum(copied[kind] for kind in held_alone(degrees)),
-            stepped=held(1),
-            rests=spec.update.offload == "optimizer",
+            unique=sum(copied[kind] for kind in unique_states(degrees)),
+            stepped=local_items(1),
+            offloaded=spec.update.offload == "optimizer",
             keeps_gradients=planned_engine(spec.update.engine).keeps_gradients,
         )
 
     @property
     def lasting(self) -> dict[str, int]:
-        """What stays on the device after a step, beside the weights."""
-        parts = {"adapters": self.adapters, "optimizer": 0 if self.rests else self.optimizer}
+        """Return what stays on the device after a step, besides the weights."""
+        parts = {"adapters": self.adapters, "optimizer": 0 if self.offloaded else self.optimizer}
         parts["gradients"] = self.gradients if self.keeps_gradients else 0
         return {name: size for name, size in parts.items() if size}
 
@@ -180,20 +187,20 @@ def _moments_bytes(items: int, optimizer: Optimizer) -> int:
 
 
 def _copies(degrees: UpdateDegrees) -> tuple[int, int]:
-    """Ranks that hold the same slice of a matrix, and of an expert."""
+    """Return how many ranks hold the same slice of a matrix, and of an expert."""
     dense = degrees.data * degrees.context
     return dense, dense * degrees.tensor // degrees.expert if degrees.expert > 1 else dense
 
 
 def update_activations(spec: ResolvedSpec, shape: Shape) -> Activations:
-    """Of the fullest update rank, at the longest lengths; or what the sum of gradients takes, where that is
-    more."""
+    """Return the activations of the fullest update rank, at the longest lengths. If the sum of gradients
+    needs more, it counts instead."""
     batch, degrees = spec.batch, spec.update.parallelism
     engine, emulated = planned_engine(spec.update.engine), spec.accelerator.type == "emulated"
-    found = _activations(
+    activations = _activations(
         shape,
         degrees,
-        Packed.longest(batch),
+        PackedSizes.longest(batch),
         ITEM_BYTES[spec.update.dtype],
         spec.update.recompute,
         batch.passes(degrees.data),
@@ -203,15 +210,17 @@ def update_activations(spec: ResolvedSpec, shape: Shape) -> Activations:
     )
     if engine.copies_gradients and emulated and degrees.zero and degrees.data * degrees.context > 1:
         copied = UpdateShard.of(spec, shape).gradients
-        found = replace(found, temporary=max(found.temporary, copied - found.kept))
-    return found
+        activations = replace(
+            activations, temporary=max(activations.temporary, copied - activations.retained)
+        )
+    return activations
 
 
 @lru_cache(maxsize=4096)
 def _activations(
     shape: Shape,
     degrees: UpdateDegrees,
-    packed: Packed,
+    packed: PackedSizes,
     item_bytes: int,
     recompute: Recompute,
     passes: int,

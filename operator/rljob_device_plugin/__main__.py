@@ -1,4 +1,4 @@
-"""`python -m rljob_device_plugin`: what the device plugin's image starts."""
+"""Entry point of `python -m rljob_device_plugin`, which the device plugin's image starts."""
 
 from rljob_device_plugin.main import main
 

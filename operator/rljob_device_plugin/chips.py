@@ -1,4 +1,4 @@
-"""The emulated chips: their numbers, what a container gets of them, and which ones it had better get.
+"""The emulated chips: their numbers, what a container gets of them, and which allocation is preferred.
 
 Pure; called by `service` and `faults`. A chip's number is its device id at the kubelet.
 """
@@ -14,7 +14,8 @@ EMULATED_FILE = "/dev/null"
 
 
 def numbers(ids: Iterable[str], *, count: int) -> list[int]:
-    """The chips that `ids` name, ascending. Raises UnknownChip for what is not 0 to count - 1."""
+    """Return the chips that `ids` name, ascending. Raises UnknownChip for an id that is not 0 to count -
+    1."""
     by_id = {str(chip): chip for chip in range(count)}
     try:
         return sorted({by_id[name] for name in ids})
@@ -23,19 +24,19 @@ def numbers(ids: Iterable[str], *, count: int) -> list[int]:
 
 
 def device_file(chip: int) -> str:
-    """Where a container finds `chip`; Ray counts these files to find how many NPUs it has."""
+    """Return the path of `chip` in a container. Ray counts these files to find how many NPUs it has."""
     return f"/dev/davinci{chip}"
 
 
 def environment(chips: Sequence[int]) -> dict[str, str]:
-    """Variables that Ascend's device plugin gives a container with `chips`."""
+    """Return the variables that Ascend's device plugin sets in a container with `chips`."""
     return {"ASCEND_VISIBLE_DEVICES": ",".join(str(chip) for chip in chips)}
 
 
 def preferred(available: Collection[int], required: Collection[int], *, size: int) -> list[int]:
-    """`size` chips, ascending: `required`, then the lowest available, of one ring where that suffices.
+    """Return `size` chips, ascending: `required`, then the lowest available, of one ring if that suffices.
 
-    Fewer only where there are fewer; more only where more are required.
+    It returns fewer only if fewer are available, and more only if more are required.
     """
     chosen = set(required)
     free = sorted(set(available) - chosen)

@@ -4,7 +4,7 @@
     ├── UnknownChip      a chip that this node does not have
     ├── UnknownLevel     a level that MindCluster does not have
     ├── NotReported      the API server does not take the report
-    ├── KubeletSilent    no socket of the kubelet, or nobody answers there: may pass by itself
+    ├── KubeletSilent    no socket of the kubelet, or no answer there: may be temporary
     ├── Refused          the kubelet does not take the registration
     └── CannotServe      the plugin's own socket cannot be made
 
@@ -13,15 +13,15 @@
 
 
 class PluginError(Exception):
-    """Whatever the device plugin's own calls raise."""
+    """Base of all errors that the device plugin's own calls raise."""
 
 
 class UnknownChip(PluginError):
-    """Not the number of one of this node's chips."""
+    """The number is not one of this node's chips."""
 
 
 class UnknownLevel(PluginError):
-    """Not a level of MindCluster's."""
+    """The level is not one of MindCluster's."""
 
 
 class NotReported(PluginError):
@@ -29,12 +29,12 @@ class NotReported(PluginError):
 
 
 class KubeletSilent(PluginError):
-    """The kubelet is not there, or does not answer yet."""
+    """The kubelet is not running, or does not answer yet."""
 
 
 class Refused(PluginError):
-    """The kubelet answered no; the message is the kubelet's."""
+    """The kubelet refused the registration; the message is the kubelet's."""
 
 
 class CannotServe(PluginError):
-    """The plugin's own socket cannot be made."""
+    """The plugin's own socket cannot be created."""

@@ -1,7 +1,7 @@
-"""Which chips are marked as faulty: files of marks in a folder, such as a mounted ConfigMap.
+"""Read which chips are marked as faulty: files of marks in a folder, such as a mounted ConfigMap.
 
-Called by `registration` once a second. The file `unhealthy` holds for every node, a file named after a
-node for that one; an absent file marks nothing. A mark is CHIP, or CHIP:LEVEL with a level of MindCluster's.
+Called by `registration` once a second. The file `unhealthy` applies to every node, a file named after a node
+to that node; an absent file marks nothing. A mark is CHIP, or CHIP:LEVEL with a level of MindCluster's.
 """
 
 import logging
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 EVERY_NODE = "unhealthy"
 USUAL = "SeparateNPU"
 ALLOCATED = ("NotHandleFault", "SubHealthFault")
-"""Levels at which the kubelet still gives a chip to pods."""
+"""Levels at which the kubelet still allocates a chip to pods."""
 LEVELS = (
     *ALLOCATED,
     "PreSeparateNPU",
@@ -27,7 +27,7 @@ LEVELS = (
     "ManuallySeparateNPU",
 )
 Marks = dict[int, str]
-"""Levels by chip."""
+"""The levels of marked chips, by chip."""
 
 
 class Faults:
@@ -40,7 +40,8 @@ class Faults:
         self._problem = ""
 
     def read(self) -> Marks:
-        """Marks as they are now; as they were read last while a file is wrong, which is logged once."""
+        """Return the current marks. While a file is wrong, which is logged once, return the marks that were
+        read last."""
         try:
             marks = {chip: level for file in self._files for chip, level in self._read(file)}
         except (OSError, UnknownChip, UnknownLevel) as error:
@@ -70,7 +71,7 @@ class Faults:
 
 
 def unhealthy(marks: Marks) -> frozenset[int]:
-    """Chips that the kubelet is to give to nobody."""
+    """Return the chips that the kubelet must not allocate."""
     return frozenset(chip for chip, level in marks.items() if level not in ALLOCATED)
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from rljob_device_plugin.errors import PluginError
 from rljob_device_plugin.registration import Plugin
-from rljob_device_plugin.reports import Api, Reports
-from rljob_device_plugin.settings import Settings
+from rljob_device_plugin.reports import ApiServer, Reports
+from rljob_device_plugin.settings import PluginSettings
 from rljob_operator import log
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ RESOURCE = re.compile(
 )
 
 
-def parse(arguments: Sequence[str]) -> tuple[Settings, int]:
+def parse(arguments: Sequence[str]) -> tuple[PluginSettings, int]:
     """Settings and log level. Ends the process with 2 and a line on stderr if an argument is wrong."""
     parser = argparse.ArgumentParser(
         prog="rljob-device-plugin",
@@ -53,7 +53,7 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, int]:
     add("--kubelet-deadline", type=_seconds, default=60.0, help="seconds to register at first")
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING"], help="least level")
     options = parser.parse_args(arguments)
-    settings = Settings(
+    settings = PluginSettings(
         resource=options.resource,
         chips=options.chips,
         folder=options.folder,
@@ -78,8 +78,8 @@ def main() -> None:
     sys.exit(asyncio.run(run(settings)))
 
 
-async def run(settings: Settings) -> int:
-    """Returns the exit code."""
+async def run(settings: PluginSettings) -> int:
+    """Run the plugin until a signal, and return the exit code."""
     try:
         reports = _reports(settings)
     except PluginError as error:
@@ -98,12 +98,13 @@ async def run(settings: Settings) -> int:
     return 0
 
 
-def _reports(settings: Settings) -> Reports | None:
-    """Raises NotReported where they cannot be written from."""
+def _reports(settings: PluginSettings) -> Reports | None:
+    """Return the writer of reports, or None without a namespace for them. Raises NotReported outside of a
+    pod."""
     if settings.reports is None:
         return None
     return Reports(
-        Api.of_pod(),
+        ApiServer.of_pod(),
         namespace=settings.reports,
         node=settings.node,
         resource=settings.resource,

@@ -1,7 +1,7 @@
-"""Messages and services of the kubelet's device plugin interface, v1beta1, as far as rljob speaks it.
+"""Messages and services of the kubelet's device plugin interface, v1beta1, as far as rljob uses it.
 
-Called by `service` and `registration`. The classes are made at import from the table below, so there is
-no generated code. Fields that neither side needs here are left out: proto3 skips what it does not know.
+Called by `service` and `registration`. The classes are created at import from the table below, so there is no
+generated code. Fields that neither side needs here are left out: proto3 skips unknown fields.
 https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/
 """
 
@@ -76,20 +76,20 @@ def _classes() -> dict[str, type[Message]]:
     for name, fields in _FIELDS.items():
         lines = [line for line in fields.splitlines() if line.strip()]
         file.message_type.append(DescriptorProto(name=name, field=map(_field, lines)))
-    pool = DescriptorPool()  # of its own: another library may know the interface as a whole
+    pool = DescriptorPool()  # a separate one: another library may define the full interface
     pool.Add(file)
     return {
         name: GetMessageClass(pool.FindMessageTypeByName(f"{VERSION}.{name}")) for name in _FIELDS
     }
 
 
-_made = _classes()
-Empty = _made["Empty"]
-DevicePluginOptions = _made["DevicePluginOptions"]
-RegisterRequest = _made["RegisterRequest"]
-Device = _made["Device"]
-ListAndWatchResponse = _made["ListAndWatchResponse"]
-PreferredAllocationRequest = _made["PreferredAllocationRequest"]
-PreferredAllocationResponse = _made["PreferredAllocationResponse"]
-AllocateRequest = _made["AllocateRequest"]
-AllocateResponse = _made["AllocateResponse"]
+_messages = _classes()
+Empty = _messages["Empty"]
+DevicePluginOptions = _messages["DevicePluginOptions"]
+RegisterRequest = _messages["RegisterRequest"]
+Device = _messages["Device"]
+ListAndWatchResponse = _messages["ListAndWatchResponse"]
+PreferredAllocationRequest = _messages["PreferredAllocationRequest"]
+PreferredAllocationResponse = _messages["PreferredAllocationResponse"]
+AllocateRequest = _messages["AllocateRequest"]
+AllocateResponse = _messages["AllocateResponse"]

@@ -1,6 +1,6 @@
-"""Serves the chips on a socket beside the kubelet's and registers it there, again after each restart.
+"""Serve the chips on a socket next to the kubelet's and register it there, again after each restart.
 
-Called by `main`. A kubelet that starts empties the folder, so either socket's change tells of it.
+Called by `main`. A kubelet that starts empties the folder, so a change of either socket shows a restart.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from rljob_device_plugin.errors import CannotServe, KubeletSilent, Refused
 from rljob_device_plugin.faults import Faults, unhealthy
 from rljob_device_plugin.reports import Reports
 from rljob_device_plugin.service import OPTIONS, Service
-from rljob_device_plugin.settings import Settings
+from rljob_device_plugin.settings import PluginSettings
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +25,10 @@ PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 class Plugin:
-    """One resource of one node, from the first registration until `run` is cancelled. reports: where
-    faults are told, or nowhere."""
+    """One resource of one node, from the first registration until `run` is cancelled. reports: where faults
+    are reported, or None."""
 
-    def __init__(self, settings: Settings, reports: Reports | None = None) -> None:
+    def __init__(self, settings: PluginSettings, reports: Reports | None = None) -> None:
         self._settings, self._reports = settings, reports
         self._service = Service(settings.chips)
         self._faults = Faults(settings.faults, node=settings.node, count=settings.chips)
@@ -37,10 +37,10 @@ class Plugin:
         self._problem = ""
 
     async def run(self) -> None:
-        """Keep chips and health at the kubelet until cancelled; then the plugin's socket goes.
+        """Keep chips and health registered at the kubelet until cancelled; then remove the plugin's socket.
 
-        Raises KubeletSilent when the first registration takes longer than settings.deadline_seconds,
-        Refused and CannotServe at any time.
+        Raises KubeletSilent if the first registration takes longer than settings.deadline_seconds, Refused
+        and CannotServe at any time.
         """
         deadline = asyncio.get_running_loop().time() + self._settings.deadline_seconds
         try:
@@ -49,7 +49,7 @@ class Plugin:
                 await self._service.set_unhealthy(unhealthy(marks))
                 await self._keep_registered(deadline)
                 if self._reports:
-                    await asyncio.to_thread(self._reports.tell, marks)
+                    await asyncio.to_thread(self._reports.write, marks)
                 await asyncio.sleep(self._settings.poll_seconds)
         finally:
             await self._stop()
@@ -103,10 +103,10 @@ class Plugin:
             try:
                 await register(request, timeout=REGISTER_SECONDS)
             except grpc.aio.AioRpcError as error:
-                said = f"{settings.kubelet_socket}: {error.details()}"
+                refusal = f"{settings.kubelet_socket}: {error.details()}"
                 if error.code() in PASSING:
-                    raise KubeletSilent(f"no answer at {said}") from error
-                raise Refused(f"{settings.resource} is not registered at {said}") from error
+                    raise KubeletSilent(f"no answer at {refusal}") from error
+                raise Refused(f"{settings.resource} is not registered at {refusal}") from error
         logger.info(
             "registered resource=%s chips=%d endpoint=%s",
             settings.resource,
@@ -116,17 +116,18 @@ class Plugin:
 
     async def _stop(self) -> None:
         if self._server is not None:
-            await self._server.stop(None)  # ends ListAndWatch, which never ends by itself
+            await self._server.stop(None)  # ends ListAndWatch, which would never end otherwise
             self._server = None
 
 
 def _identity(socket: Path) -> tuple[int, int]:
-    """Differs after the socket was made anew. Raises KubeletSilent if there is none."""
+    """Return an identity that differs after the socket was created again. Raises KubeletSilent if there is
+    none."""
     try:
-        found = socket.stat()
+        status = socket.stat()
     except OSError as error:
         raise KubeletSilent(
             f"no kubelet's socket {socket}: {error.strerror}; is the kubelet's folder mounted "
             "(--folder), and does the plugin run as root?"
         ) from error
-    return found.st_ino, found.st_ctime_ns
+    return status.st_ino, status.st_ctime_ns

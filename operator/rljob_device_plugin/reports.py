@@ -1,6 +1,7 @@
-"""Reports of faulty chips in a ConfigMap, in the form of Ascend's device plugin, for who reads those.
+"""Report faulty chips in a ConfigMap, in the format of Ascend's device plugin.
 
-Called by `registration`. One ConfigMap a node, written when a mark comes or goes; it stays at the end.
+Called by `registration`. There is one ConfigMap per node, written when a mark is added or removed; it stays
+at the end.
 """
 
 import json
@@ -22,21 +23,23 @@ logger = logging.getLogger(__name__)
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_SECONDS = 5.0
-AGAIN_SECONDS = 5.0
+RETRY_SECONDS = 5.0
 CODE = "EMULATED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Api:
-    """Where the API server is, and who asks. token: a file, which is written anew from time to time."""
+class ApiServer:
+    """Address of the API server, and the credentials to use. token: a file, which is rewritten from time to
+    time."""
 
     url: str
     token: Path
     ca: Path
 
     @classmethod
-    def of_pod(cls) -> "Api":
-        """As a pod with a service account finds it. Raises NotReported elsewhere."""
+    def of_pod(cls) -> "ApiServer":
+        """Return the address and credentials of a pod with a service account. Raises NotReported
+        elsewhere."""
         try:
             host, port = (os.environ[f"KUBERNETES_SERVICE_{name}"] for name in ("HOST", "PORT"))
         except KeyError as error:
@@ -47,7 +50,7 @@ class Api:
         )
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> None:
-        """One request. Raises NotReported."""
+        """Send one request. Raises NotReported."""
         try:
             request = urllib.request.Request(
                 self.url + path,
@@ -63,8 +66,8 @@ class Api:
                 return
         except urllib.error.HTTPError as error:
             with error:
-                said = error.read(1000).decode(errors="replace")
-            raise NotReported(f"{method} {path}: {error.code} {said}") from error
+                refusal = error.read(1000).decode(errors="replace")
+            raise NotReported(f"{method} {path}: {error.code} {refusal}") from error
         except OSError as error:
             raise NotReported(f"{method} {path}: {error}") from error
 
@@ -74,7 +77,7 @@ class Reports:
 
     def __init__(
         self,
-        api: Api,
+        api: ApiServer,
         *,
         namespace: str,
         node: str,
@@ -86,37 +89,38 @@ class Reports:
         self._namespace, self._name = namespace, f"mindx-dl-deviceinfo-{node}"
         self._resource, self._chips = resource, chips
         self._since: dict[tuple[int, str], float] = {}
-        self._told: Marks | None = None
-        self._again = 0.0
+        self._reported: Marks | None = None
+        self._retry_at = 0.0
         self._problem = ""
 
-    def tell(self, marks: Marks) -> None:
-        """Write the report where it is news; what went wrong is logged once, and tried again in a while."""
-        now = self._wall()
-        if marks == self._told or now < self._again:
+    def write(self, marks: Marks) -> None:
+        """Write the report if the marks changed. A failure is logged once, and retried after
+        AGAIN_SECONDS."""
+        unix_time = self._wall()
+        if marks == self._reported or unix_time < self._retry_at:
             return
-        self._since = {mark: self._since.get(mark, now) for mark in marks.items()}
+        self._since = {mark: self._since.get(mark, unix_time) for mark in marks.items()}
         manifest = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": self._name, "labels": {"mx-consumer-cim": "true"}},
-            "data": {"DeviceInfoCfg": json.dumps(self._document(marks, now))},
+            "data": {"DeviceInfoCfg": json.dumps(self._document(marks, unix_time))},
         }
         query = "fieldManager=rljob-device-plugin&force=true"
         try:
             self._api.call("PATCH", f"{self._path}?{query}", manifest)
         except NotReported as error:
             if str(error) != self._problem:
-                logger.error("chips not reported, again in %.0f s: %s", AGAIN_SECONDS, error)
-            self._problem, self._again = str(error), now + AGAIN_SECONDS
+                logger.error("chips not reported, again in %.0f s: %s", RETRY_SECONDS, error)
+            self._problem, self._retry_at = str(error), unix_time + RETRY_SECONDS
             return
-        self._told, self._problem = dict(marks), ""
+        self._reported, self._problem = dict(marks), ""
 
     @property
     def _path(self) -> str:
         return f"/api/v1/namespaces/{self._namespace}/configmaps/{self._name}"
 
-    def _document(self, marks: Marks, now: float) -> dict[str, Any]:
+    def _document(self, marks: Marks, unix_time: float) -> dict[str, Any]:
         bad = unhealthy(marks)
         good = [chip for chip in range(self._chips) if chip not in bad]
         lists = {
@@ -128,8 +132,8 @@ class Reports:
             "-Recovering": "",
             "-Unhealthy": ",".join(map(self._chip, sorted(bad))),
         }
-        told = {f"{self._resource}{name}": text for name, text in lists.items()}
-        info = {"DeviceList": told, "UpdateTime": int(now)}
+        device_lists = {f"{self._resource}{name}": text for name, text in lists.items()}
+        info = {"DeviceList": device_lists, "UpdateTime": int(unix_time)}
         return {"DeviceInfo": info, "SuperPodID": -2, "ServerIndex": -2}
 
     def _entry(self, chip: int, level: str) -> dict[str, Any]:

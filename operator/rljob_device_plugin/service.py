@@ -1,6 +1,6 @@
-"""What the kubelet calls: the list of chips and their health, which ones to take, what a container gets.
+"""Methods that the kubelet calls: the list of chips and their health, preferred chips, and allocations.
 
-`registration` serves it on the plugin's socket and tells it which chips are unhealthy; `chips` decides.
+`registration` serves it on the plugin's socket and sets which chips are unhealthy; `chips` decides.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ class Service:
         self._changed = asyncio.Condition()
 
     async def set_unhealthy(self, unhealthy: frozenset[int]) -> None:
-        """Tell every kubelet that listens, where it is news."""
+        """Notify every kubelet that watches, if the set of unhealthy chips changed."""
         async with self._changed:
             if unhealthy != self._unhealthy:
                 self._unhealthy = unhealthy
                 self._changed.notify_all()
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """All methods of the interface but PreStartContainer, which the options do not ask for."""
+        """Return all methods of the interface except PreStartContainer, which the options do not request."""
         one, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         methods = {
             "GetDevicePluginOptions": (one, self._options, messages.Empty),
@@ -61,10 +61,10 @@ class Service:
         self, request: Message, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[Message]:
         while True:
-            told = self._unhealthy
+            sent = self._unhealthy
             yield self._devices()
             async with self._changed:
-                while self._unhealthy == told:
+                while self._unhealthy == sent:
                     await self._changed.wait()
 
     def _devices(self) -> Message:
@@ -78,29 +78,29 @@ class Service:
 
     async def _prefer(self, request: Message, context: grpc.aio.ServicerContext) -> Message:
         answer = messages.PreferredAllocationResponse()
-        for wanted in request.container_requests:
+        for container_request in request.container_requests:
             chosen = chips.preferred(
-                await self._numbers(wanted.available_deviceIDs, context),
-                await self._numbers(wanted.must_include_deviceIDs, context),
-                size=wanted.allocation_size,
+                await self._numbers(container_request.available_deviceIDs, context),
+                await self._numbers(container_request.must_include_deviceIDs, context),
+                size=container_request.allocation_size,
             )
             answer.container_responses.add(deviceIDs=map(str, chosen))
         return answer
 
     async def _allocate(self, request: Message, context: grpc.aio.ServicerContext) -> Message:
         answer = messages.AllocateResponse()
-        for wanted in request.container_requests:
-            given = await self._numbers(wanted.devices_ids, context)
+        for container_request in request.container_requests:
+            allocated = await self._numbers(container_request.devices_ids, context)
             container = answer.container_responses.add()
-            for key, value in chips.environment(given).items():
+            for key, value in chips.environment(allocated).items():
                 container.envs.add(key=key, value=value)
-            for chip in given:
+            for chip in allocated:
                 container.devices.add(
                     container_path=chips.device_file(chip),
                     host_path=chips.EMULATED_FILE,
                     permissions="rw",
                 )
-            logger.info("allocated chips=%s", given)
+            logger.info("allocated chips=%s", allocated)
         return answer
 
     async def _numbers(self, ids: list[str], context: grpc.aio.ServicerContext) -> list[int]:

@@ -1,17 +1,18 @@
-"""What whoever starts the device plugin decides. `main` reads it once from the command line."""
+"""Settings that are chosen when the device plugin is started. `main` reads them once from the command
+line."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class PluginSettings:
     """Settings of one device plugin.
 
-    folder: where the kubelet's socket is and the plugin's will be. faults: the folder of marks, or none.
-    reports: the namespace that they are reported in, or none.
-    node: whose marks count. deadline_seconds: of the first registration. poll_seconds: between two looks
-    at the sockets and marks.
+    folder: where the kubelet's socket is and the plugin's will be. faults: the folder of marks, or None.
+    reports: the namespace that they are reported in, or None. node: the node whose marks count.
+    deadline_seconds: of the first registration. poll_seconds: interval between checks of the sockets and
+    marks.
     """
 
     resource: str
@@ -25,10 +26,11 @@ class Settings:
 
     @property
     def kubelet_socket(self) -> Path:
-        """Where plugins register."""
+        """Return the socket at which plugins register."""
         return self.folder / "kubelet.sock"
 
     @property
     def own_socket(self) -> Path:
-        """One a resource, so that plugins of several resources live on one node."""
+        """Return the plugin's socket: one per resource, so that plugins of several resources can run on one
+        node."""
         return self.folder / f"rljob-{self.resource.replace('/', '-')}.sock"

@@ -1,4 +1,4 @@
-"""`python -m rljob_operator`: what the operator's image starts."""
+"""Entry point of `python -m rljob_operator`, which the operator's image starts."""
 
 from rljob_operator.main import main
 

@@ -17,32 +17,32 @@ DESCRIPTION = "Runs RLJobs on Kubernetes: one process a replica, of which one at
 
 
 def parse(arguments: Sequence[str]) -> tuple[Settings, ProcessOptions]:
-    """Settings of the manifests, and options of the process. Exits where an argument is wrong."""
+    """Return the settings of the manifests and the options of the process. Exits if an argument is wrong."""
     parser = argparse.ArgumentParser(
         prog="rljob-operator", description=DESCRIPTION, allow_abbrev=False
     )
-    told = f"%(prog)s {version('rljob')}"
-    parser.add_argument("--version", action="version", version=told)
+    version_line = f"%(prog)s {version('rljob')}"
+    parser.add_argument("--version", action="version", version=version_line)
     groups = {name: parser.add_argument_group(name) for name in (IMAGES, JOBS, OPERATOR)}
     for option in (*fields(Settings), *fields(ProcessOptions)):
         _add(groups[option.metadata["group"]], option)
-    given = vars(parser.parse_args(arguments))
-    given = {
+    values = vars(parser.parse_args(arguments))
+    values = {
         name: tuple(dict.fromkeys(value)) if isinstance(value, list) else value
-        for name, value in given.items()
+        for name, value in values.items()
     }
-    settings = Settings(**{option.name: given[option.name] for option in fields(Settings)})
-    return settings, ProcessOptions(**{o.name: given[o.name] for o in fields(ProcessOptions)})
+    settings = Settings(**{option.name: values[option.name] for option in fields(Settings)})
+    return settings, ProcessOptions(**{o.name: values[o.name] for o in fields(ProcessOptions)})
 
 
 def _add(group: argparse._ArgumentGroup, option: Field[Any]) -> None:
-    how = dict(option.metadata)
-    del how["group"]
-    flag = how.pop("flag") or f"--{option.name.replace('_', '-')}"
+    options = dict(option.metadata)
+    del options["group"]
+    flag = options.pop("flag") or f"--{option.name.replace('_', '-')}"
     if option.default is MISSING:
-        how["required"] = True
+        options["required"] = True
     elif option.default == ():  # may be repeated
-        how |= {"action": "append", "default": []}
+        options |= {"action": "append", "default": []}
     else:
-        how["default"] = option.default
-    group.add_argument(flag, dest=option.name, **how)
+        options["default"] = option.default
+    group.add_argument(flag, dest=option.name, **options)

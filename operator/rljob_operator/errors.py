@@ -1,17 +1,17 @@
-"""Errors of the operator: what passes by itself, and what does not.
+"""Errors of the operator: temporary and permanent ones.
 
     OperatorError
     ├── Temporary(retry_after)   try again, at the earliest after retry_after seconds
     │   ├── Conflict             the object changed since it was read, or exists already
     │   ├── Unreachable          no answer: timeout, broken or refused connection
     │   └── Unavailable          the server answered that it cannot: 401, 429, 5xx
-    └── Permanent                trying again changes nothing until somebody changes something
+    └── Permanent                a retry changes nothing until a person changes something
         ├── NotFound             no such object
         ├── Forbidden            RBAC, quota or a policy refuses it
-        ├── NotOwned             somebody else made an object of a child's name
-        ├── Invalid              the server understood the request and finds it wrong
+        ├── NotOwned             another owner made an object with a child's name
+        ├── Invalid              the server understood the request and rejects it as wrong
         ├── Unauthorized         Ray does not take the job's token
-        ├── MalformedReport      what MindCluster says of chips cannot be read
+        ├── MalformedReport      MindCluster's report of chips cannot be read
         └── LeadershipLost       another operator may act now: this one must not
 
 `queue` retries both kinds; `decide` turns those permanent errors that a user can mend into conditions.
@@ -19,11 +19,11 @@
 
 
 class OperatorError(Exception):
-    """Whatever the operator's own calls raise."""
+    """Base of all errors that the operator's own calls raise."""
 
 
 class Temporary(OperatorError):
-    """Passes by itself. retry_after: seconds, the least to wait."""
+    """An error that a retry may fix. retry_after: seconds, the least to wait."""
 
     def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
         super().__init__(message)
@@ -35,19 +35,19 @@ class Conflict(Temporary):
 
 
 class Unreachable(Temporary):
-    """No answer came, so whether the server did what was asked is unknown."""
+    """No answer came, so it is unknown whether the server carried out the request."""
 
 
 class Unavailable(Temporary):
-    """The server answered that it cannot do it now."""
+    """The server answered that it is temporarily unable to do it."""
 
 
 class Permanent(OperatorError):
-    """Stays until a user, an administrator or a developer changes something."""
+    """An error that stays until a user, an administrator or a developer changes something."""
 
 
 class NotFound(Permanent):
-    """No such object."""
+    """The object does not exist."""
 
 
 class Forbidden(Permanent):
@@ -55,19 +55,19 @@ class Forbidden(Permanent):
 
 
 class Invalid(Permanent):
-    """The server finds the request wrong; the message is the server's."""
+    """The server rejects the request as wrong; the message is the server's."""
 
 
 class NotOwned(Permanent):
-    """Somebody else made an object of the name that one of the job's has."""
+    """Another owner made an object with the name of one of the job's."""
 
 
 class Unauthorized(Permanent):
-    """Ray does not take the job's token."""
+    """Ray does not accept the job's token."""
 
 
 class MalformedReport(Permanent):
-    """A ConfigMap that tells of chips, in a form that nobody knows."""
+    """A ConfigMap with a report of chips has an unknown format."""
 
 
 class LeadershipLost(Permanent):

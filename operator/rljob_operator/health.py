@@ -1,6 +1,6 @@
-"""What kubelet and Prometheus ask: /healthz, /readyz, /metrics.
+"""Endpoints for kubelet and Prometheus: /healthz, /readyz, /metrics.
 
-`main` serves the application and says which checks count. A check that fails is named in the answer.
+`main` serves the application and chooses the checks. The answer names a check that fails.
 """
 
 import asyncio
@@ -21,24 +21,25 @@ KEY_LIMIT_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """Something's age in seconds and what it may be at most; what: who is that old, where that helps."""
+    """An age in seconds and its limit; owner: what has this age, if that helps."""
 
     name: str
     seconds: float
     limit: float
-    what: str = ""
+    owner: str = ""
 
     def __str__(self) -> str:
         verdict = "ok" if self.is_fine() else "FAILED"
-        who = f" ({self.what})" if self.what else ""
-        return f"{verdict} {self.name}{who}: {self.seconds:.1f} s, limit {self.limit:.0f} s"
+        suffix = f" ({self.owner})" if self.owner else ""
+        return f"{verdict} {self.name}{suffix}: {self.seconds:.1f} s, limit {self.limit:.0f} s"
 
     def is_fine(self) -> bool:
+        """Return whether the age is within its limit."""
         return self.seconds <= self.limit
 
 
 class LoopLag:
-    """How late the event loop is: a blocking call anywhere in the process shows here."""
+    """Delay of the event loop: a blocking call anywhere in the process increases it."""
 
     def __init__(
         self,
@@ -54,36 +55,36 @@ class LoopLag:
         self._lags: list[float] = []
 
     async def run(self) -> None:
-        """Measure until cancelled."""
+        """Measure the lag until the task is cancelled."""
         while True:
             self._expected = self._clock() + self._beat
             await self._sleep(self._beat)
             self._lags = [*self._lags, self._clock() - self._expected][-self._remember :]
 
     def seconds(self) -> float:
-        """The shortest lag of the last beats, and never less than the beat under way is late by.
+        """Return the shortest lag of the last beats, or the delay of the current beat if that is longer.
 
-        The shortest, because one late beat is a hiccup: only a loop that stays late is to be killed.
+        The shortest is used because one late beat is a hiccup: only a loop that stays late should be killed.
         """
         overdue = 0.0 if self._expected is None else self._clock() - self._expected
         return max(0.0, overdue, min(self._lags, default=0.0))
 
 
 class Watches(Protocol):
-    """`WatchAges`."""
+    """The methods of `WatchAges` that health checks call."""
 
     def oldest(self) -> tuple[str, float]: ...
 
 
 class Keys(Protocol):
-    """`KeyedQueue`."""
+    """The methods of `KeyedQueue` that health checks call."""
 
     def oldest_age(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What the answers are made of. is_leader, caches_filled: asked at each request."""
+    """Sources of the answers. is_leader, caches_filled: called at each request."""
 
     lag: LoopLag
     watches: Watches
@@ -92,7 +93,7 @@ class Health:
     caches_filled: Callable[[], bool]
 
     def ages(self) -> Sequence[Age]:
-        """What must not grow old for the process to be worth keeping alive."""
+        """Return the ages that must not grow old for the process to be kept alive."""
         kind, silent = self.watches.oldest()
         return (
             Age("event loop lag", self.lag.seconds(), LAG_LIMIT_SECONDS),
@@ -101,7 +102,7 @@ class Health:
         )
 
     def readiness(self) -> tuple[bool, str]:
-        """Whether this replica does what its role asks: lead with filled caches, or stand by."""
+        """Return whether this replica fulfils its role: lead with filled caches, or stand by."""
         if not self.is_leader():
             return True, "ok standby"
         if not self.caches_filled():
@@ -110,7 +111,7 @@ class Health:
 
 
 def application(health: Health, registry: CollectorRegistry) -> web.Application:
-    """The three paths."""
+    """Return the application with the three paths."""
 
     async def healthz(_: web.Request) -> web.Response:
         ages = health.ages()

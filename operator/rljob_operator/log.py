@@ -1,4 +1,4 @@
-"""Logs as JSON lines, each with the job that it is about.
+"""Logs as JSON lines, each with the job that it concerns.
 
 Called by `main` (`set_up`) and by `queue` (`job_field`); everything else uses `logging` as usual.
 """
@@ -28,9 +28,10 @@ def job_field(job: str) -> Iterator[None]:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a record: time, level, logger, job where there is one, message, error."""
+    """Formats a record as one JSON object: time, level, logger, job if there is one, message, error."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line of JSON."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -45,7 +46,7 @@ class JsonLines(logging.Formatter):
 
 
 def set_up(stream: TextIO, *, level: int = logging.INFO) -> None:
-    """Send all logs to `stream` as JSON lines, in place of what the root logger did before."""
+    """Send all logs to `stream` as JSON lines, and replace the root logger's handlers."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -1,7 +1,7 @@
 """The operator's process: leader election, health, then kopf and the queue until a signal.
 
-`arguments` says what can be set; the chart sets it. Exits with 1 when leadership is lost: a
-process that may no longer act must not go on, and its pod is started again as a standby.
+`arguments` defines the options; the chart sets them. Exits with 1 if leadership is lost: a process that may
+no longer act must end, and its pod is restarted as a standby.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 class Operator:
-    """One process of the operator. head_url: where the head of a RayCluster answers."""
+    """One process of the operator. head_url: the URL of the head of a RayCluster."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class Operator:
         self._ages = WatchAges(time.monotonic)
         self._stop = asyncio.Event()
         self._lost = False
-        self._me = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
+        self._identity = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
 
     async def run(self) -> int:
-        """Returns the exit code."""
+        """Run the operator and return the exit code."""
         allow_api_server_nesting()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -91,7 +91,7 @@ class Operator:
             self._reconciler = Reconciler(
                 kube=self._kube,
                 cache=self._cache,
-                queue=_Later(self),
+                queue=_DeferredQueue(self),
                 session=self._session,
                 metrics=self._metrics,
                 settings=self._settings,
@@ -99,7 +99,7 @@ class Operator:
                 head_url=self._head_url,
             )
             self._queue: KeyedQueue[JobKey] = KeyedQueue(
-                self._reconciler, metrics=self._metrics, at_once=pace.at_once
+                self._reconciler, metrics=self._metrics, pass_limit=pace.pass_limit
             )
             self._metrics.read_queue(self._queue.depth, self._queue.longest_running)
             await self._serve_health(stack)
@@ -107,11 +107,11 @@ class Operator:
         return 1 if self._lost else 0
 
     def stop(self) -> None:
-        """Let `run` return, as a signal does: passes under way end first, the lease is given back."""
+        """Let `run` return, as a signal does: current passes end first, and the lease is released."""
         self._stop.set()
 
     async def _lead(self) -> None:
-        """Wait for the lease; work while it is held."""
+        """Wait for the lease, and work while it is held."""
         elected = asyncio.Event()
         lease = asyncio.create_task(self._lease.run(elected=elected.set, lost=self._on_lost))
         waiting = asyncio.create_task(_first(elected.wait(), self._stop.wait()))
@@ -138,15 +138,15 @@ class Operator:
         )
         kopf.on.login(registry=registry)(self._login)
         namespaces = self._settings.watch_namespaces
-        identity: Any = self._me  # kopf's own type for it is private
+        identity: Any = self._identity  # kopf's own type for it is private
         self._ages.started(self._cache.kinds)
         filled = asyncio.Event()
-        parts: list[Coroutine[Any, Any, Any]] = [
+        services: list[Coroutine[Any, Any, Any]] = [
             kopf.operator(
                 registry=registry,
                 settings=settings,
                 standalone=True,
-                # kopf would ask for the user's name, which a container's user has none of.
+                # kopf would look up the user's name, which a container's user does not have.
                 identity=identity,
                 clusterwide=not namespaces,
                 namespaces=namespaces,
@@ -160,10 +160,10 @@ class Operator:
                 on_step=filled.set,
             ),
             self._pass(filled),
-            self._tell_states(),
+            self._report_states(),
         ]
         if self._faults is not None and self._settings.faults_namespace is not None:
-            parts.append(
+            services.append(
                 keep_reading(
                     self._kube,
                     namespace=self._settings.faults_namespace,
@@ -173,7 +173,7 @@ class Operator:
                     metrics=self._metrics,
                 )
             )
-        tasks = [asyncio.create_task(part) for part in parts]
+        tasks = [asyncio.create_task(service) for service in services]
         try:
             done, _ = await asyncio.wait(
                 [*tasks, asyncio.create_task(self._stop.wait())],
@@ -187,23 +187,23 @@ class Operator:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         for task in done:
-            task.result()  # a part that broke ends the process, loudly
+            task.result()  # raise the error of a broken service, which ends the process
 
     async def _pass(self, filled: asyncio.Event) -> None:
-        """Work on the queue once all kinds were listed: before, a job's RayCluster that nobody has told of
-        yet would count as lost."""
+        """Work on the queue once all kinds were listed. Earlier, a RayCluster that was not observed yet would
+        count as lost."""
         await _first(filled.wait(), self._stop.wait())
         await self._queue.run(self._process.workers)
 
     async def _login(self, **arguments: Any) -> Any:
-        found = kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(
+        connection = kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(
             **arguments
         )
-        if not isinstance(found, kopf.ConnectionInfo):
+        if not isinstance(connection, kopf.ConnectionInfo):
             raise kopf.LoginError("no service account and no kubeconfig")
-        return watch_session(found, self._ages)
+        return watch_session(connection, self._ages)
 
-    async def _tell_states(self) -> None:
+    async def _report_states(self) -> None:
         while True:
             self._metrics.set_states(states(self._cache))
             await asyncio.sleep(STATES_SECONDS)
@@ -213,7 +213,7 @@ class Operator:
             self._kube,
             namespace=self._settings.operator_namespace,
             name=LEASE_NAME,
-            me=self._me,
+            me=self._identity,
         )
         lag = LoopLag()
         health = Health(
@@ -237,17 +237,18 @@ class Operator:
             self._stop.set()
 
     def look_later(self, key: JobKey, seconds: float) -> None:
-        """Ask the queue for another pass."""
+        """Request another pass from the queue."""
         self._queue.add_after(key, seconds)
 
 
-class _Later:
-    """The queue for the reconciler, which the queue itself is made with."""
+class _DeferredQueue:
+    """The queue as the reconciler uses it; the queue itself is created with the reconciler."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
 
     def add_after(self, key: JobKey, seconds: float) -> None:
+        """Request a pass over the job after this many seconds."""
         self._operator.look_later(key, seconds)
 
 

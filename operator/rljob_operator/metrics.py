@@ -1,7 +1,7 @@
-"""The operator's Prometheus instruments, on a registry of their own.
+"""The operator's Prometheus instruments, on a separate registry.
 
 `queue`, `kube_client` and `ray_jobs` report through the small methods; `main` and `apply` use the instruments
-themselves; `health` serves the registry.
+directly; `health` serves the registry.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,13 +23,13 @@ CALL_BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 
 START_BUCKETS = (5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 
 HANGS = ("Hung", "NoProgress")
-"""Reasons that an alert is for. They begin at 0: an `increase` does not see a series that begins at 1."""
+"""Reasons with an alert. Their series start at 0, since `increase` misses a series that starts at 1."""
 
 PassResult = Literal["ok", "retry", "error"]
 
 
 class Metrics:
-    """All instruments. One an operator: two of them count apart."""
+    """All instruments of one operator; two operators count separately."""
 
     def __init__(self, *, version: str) -> None:
         registry = self.registry = CollectorRegistry()
@@ -119,7 +119,7 @@ class Metrics:
         self.ray_seconds.labels(verb, code).observe(seconds)
 
     def read_queue(self, depth: Callable[[], float], longest: Callable[[], float]) -> None:
-        """Ask the queue for its depth and its longest pass (seconds) at each scrape."""
+        """Read the queue's depth and its longest pass (seconds) at each scrape."""
         self.queue_depth.set_function(depth)
         self.queue_longest.set_function(longest)
 

@@ -1,4 +1,4 @@
-"""What whoever installs the operator decides: each option once, with its default, its check and its help.
+"""Settings that are chosen at installation: each option once, with its default, its check and its help.
 
 `arguments` reads them from the command line, which the chart's values write; nothing here depends on a job.
 """
@@ -17,10 +17,10 @@ JOBS = "a job's pods and networks"
 OPERATOR = "the operator itself"
 
 
-def _matching(pattern: str, limit: int, what: str) -> Callable[[str], str]:
+def _matching(pattern: str, limit: int, kind: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if len(text) > limit or re.fullmatch(pattern, text) is None:
-            raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
+            raise argparse.ArgumentTypeError(f"{text!r} is no {kind}")
         return text
 
     return read
@@ -41,7 +41,7 @@ def _cidr(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text!r} is no network (like 10.0.0.0/8)")
 
 
-def _whole(least: int, most: int) -> Callable[[str], int]:
+def _integer(least: int, most: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if re.fullmatch(r"-?\d+", text) is None or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
@@ -51,13 +51,14 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def _option(group: str, help: str, default: Any = MISSING, *, flag: str = "", **how: Any) -> Any:
-    """A field with what argparse is to know of its option. flag: its name, where the field has another."""
+    """Return a field with the arguments of its command-line option. flag: its name, if it differs from the
+    field's."""
     return field(default=default, metadata={"group": group, "flag": flag, "help": help, **how})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of one operator, in the order of its help. Of what may be repeated, each counts once."""
+    """Settings of one operator, in the order of its help. A repeated value counts once."""
 
     runtime_image: str = _option(IMAGES, "emulated devices", type=_image, metavar="IMAGE")
     ascend_image: str = _option(IMAGES, "Ascend devices", type=_image, metavar="IMAGE")
@@ -71,11 +72,11 @@ class Settings:
     )  # fmt: skip
     stop_seconds: int = _option(
         JOBS, "what a run that is told to stop may take for its checkpoint (%(default)s)", 600,
-        type=_whole(1, 86_400), metavar="N",
+        type=_integer(1, 86_400), metavar="N",
     )  # fmt: skip
     unreachable_seconds: int = _option(
         JOBS, "how long a pod stays on a node that does not answer (%(default)s)", 5,
-        type=_whole(0, 86_400), metavar="N",
+        type=_integer(0, 86_400), metavar="N",
     )  # fmt: skip
     emulated_device_plugin: bool = _option(
         JOBS, "nodes offer accelerator.resourceName for emulated devices too", False,
@@ -121,15 +122,15 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions:
-    """What concerns the process alone."""
+    """Options that concern only the process."""
 
     workers: int = _option(
         OPERATOR, "jobs that are looked at at the same time (%(default)s)", 8,
-        type=_whole(1, 256), metavar="N",
+        type=_integer(1, 256), metavar="N",
     )  # fmt: skip
     port: int = _option(
         OPERATOR, "of /healthz, /readyz and /metrics; 0 takes a free one (%(default)s)", 8080,
-        type=_whole(0, 65_535), metavar="N",
+        type=_integer(0, 65_535), metavar="N",
     )  # fmt: skip
     log_level: Literal["DEBUG", "INFO", "WARNING"] = _option(
         OPERATOR, "least level (%(default)s)", "INFO", choices=("DEBUG", "INFO", "WARNING")

@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from rljob_api.check.load import read_job
 from rljob_api.check.scale_rules import scale_problems
 from rljob_api.topology.devices import Pods, Roles, num_warehouses, pods, roles
-from rljob_api.topology.elastic import Released, device_notes, released, scaled, worker_pods
+from rljob_api.topology.elastic import (
+    ReleasedResources,
+    device_notes,
+    released,
+    scaled,
+    worker_pods,
+)
 from rljob_api.topology.resolved import resolve
 
 DEVICES = "spec.accelerator.devicesPerNode"
@@ -46,9 +52,9 @@ def test_scaling_changes_neither_the_devices_that_train_nor_the_warehouses(separ
 def test_the_last_devices_leave_first_and_their_pods_with_them(separated):
     job = separated(update=2, rollout=4, per_node=2)
 
-    assert released(job, 2) == Released(devices=(5, 4), nodes=(2,))
-    assert released(job, 1) == Released(devices=(5, 4, 3), nodes=(2,))
-    assert released(job, 8) == Released(devices=(), nodes=())
+    assert released(job, 2) == ReleasedResources(devices=(5, 4), nodes=(2,))
+    assert released(job, 1) == ReleasedResources(devices=(5, 4, 3), nodes=(2,))
+    assert released(job, 8) == ReleasedResources(devices=(), nodes=())
 
 
 @given(

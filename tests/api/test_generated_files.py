@@ -102,7 +102,7 @@ def test_rules_name_keys_that_exist():
     known = {name for path, _ in parts(schema) for name in path} | {"self", "has"}
 
     for path, rules in cel.RULES.items():
-        crd._at(schema, path)
+        crd._schema_at(schema, path)
         for rule, _ in rules:
             for access in re.findall(r"(?:self|r)(?:\.[a-zA-Z]+)+(?![a-zA-Z(.])", rule):
                 names = access.split(".")[1:]
@@ -140,7 +140,7 @@ def test_kubectl_scale_sets_a_field_that_exists_and_may_change():
     root = version["schema"]["openAPIV3Schema"]
 
     scale = version["subresources"]["scale"]
-    kinds = {name: crd._at(root, path[1:])["type"] for name, path in scale.items()}
+    kinds = {name: crd._schema_at(root, path[1:])["type"] for name, path in scale.items()}
 
     assert scale["specReplicasPath"] == f".{COUNT_PATH}"
     assert kinds == {

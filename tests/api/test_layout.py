@@ -16,7 +16,7 @@ from model_configs import CONFIGS, SMALL
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rljob_api.model.architecture import Shape, read_shape
-from rljob_api.model.layout import Part, Slice, slices
+from rljob_api.model.layout import RankShard, Slice, slices
 from rljob_api.model.tensors import EMBEDDING, Cut, tensors_of
 
 PAPER = Path(__file__).parents[2] / "examples" / "paper" / "models"
@@ -77,7 +77,7 @@ def test_the_ranks_of_a_replica_hold_everything_once_but_what_all_repeat(
     experts = experts if shape.experts else 1
     held: Counter[tuple[str, int]] = Counter()
     for stage, tensor, expert in product(range(number), range(tensors), range(experts)):
-        part = Part.of_stages(
+        part = RankShard.of_stages(
             shape, (stage,), number, tensor=(tensor, tensors), expert=(expert, experts)
         )
         for piece in slices(shape, part):
@@ -106,7 +106,7 @@ def test_a_key_head_is_with_the_query_heads_that_read_it() -> None:
     shape = shape_of({"model_type": "qwen3", "head_dim": 8, "num_attention_heads": 8})
 
     for rank in range(4):
-        part = Part.of_stages(shape, tensor=(rank, 4))
+        part = RankShard.of_stages(shape, tensor=(rank, 4))
         found = {piece.tensor.name.split("layers.0.")[-1]: piece for piece in slices(shape, part)}
         queries, keys = found["self_attn.q_proj.weight"], found["self_attn.k_proj.weight"]
         repeats = shape.heads // shape.kv_heads
@@ -118,7 +118,7 @@ def test_a_key_head_is_with_the_query_heads_that_read_it() -> None:
 def test_a_virtual_pipeline_holds_several_stages() -> None:
     shape = shape_of({"model_type": "llama", "num_hidden_layers": 7})
 
-    parts = [Part.of_stages(shape, (stage, stage + 2), 4) for stage in range(2)]
+    parts = [RankShard.of_stages(shape, (stage, stage + 2), 4) for stage in range(2)]
 
     assert [part.layers for part in parts] == [(0, 1, 4, 5), (2, 3, 6)]
     assert [(part.first, part.last) for part in parts] == [(True, False), (False, True)]
@@ -131,7 +131,7 @@ def test_every_expert_of_the_671b_model_is_on_as_many_of_384_ranks_as_the_tensor
 
     held = 0
     for stage, tensor, expert in product(range(6), range(4), range(16)):
-        part = Part.of_stages(shape, (stage,), 6, tensor=(tensor, 4), expert=(expert, 16))
+        part = RankShard.of_stages(shape, (stage,), 6, tensor=(tensor, 4), expert=(expert, 16))
         held += sum(prod(s.shape) for s in slices(shape, part) if s.tensor.expert is not None)
 
     assert held == 4 * shape.total().experts

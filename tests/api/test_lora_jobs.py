@@ -4,7 +4,7 @@ import pytest
 from small_shapes import DENSE, SPARSE
 
 from rljob_api.check.shape_rules import shape_problems
-from rljob_api.model.architecture import Experts, Shape
+from rljob_api.model.architecture import ExpertSizes, Shape
 from rljob_api.spec.problems import InvalidJob
 from rljob_api.topology.resolved import resolve
 from rljob_plan.memory import plan_memory
@@ -67,7 +67,7 @@ def test_adapters_must_fit_the_model(job, shape, changes, path, fragment):
 def test_every_stage_of_a_pipeline_needs_an_adapter(job):
     first_dense = Shape(
         family="deepseek_v3", vocab=1000, hidden=64, layers=4, intermediate=128, heads=8, kv_heads=8,
-        head_dim=8, experts=Experts(count=8, intermediate=32, first_layer=1),
+        head_dim=8, experts=ExpertSizes(count=8, intermediate=32, first_layer=1),
     )  # fmt: skip
     changes = {TARGETS: ["up_proj"], "spec.accelerator.devicesPerNode": 2}
     pipeline = changes | {"spec.update.parallelism.pipeline": 2}

@@ -5,7 +5,7 @@ from small_shapes import DENSE, SPARSE
 
 from rljob_api.check.run_rules import refusals
 from rljob_api.check.shape_rules import shape_problems
-from rljob_api.model.architecture import Experts, Shape
+from rljob_api.model.architecture import ExpertSizes, Shape
 from rljob_api.model.volumes import GB
 from rljob_api.topology.resolved import resolve
 from rljob_plan.plan import plan_samples
@@ -14,7 +14,7 @@ from rljob_runtime.samples.flow import ROUTES, state_graph, written_bytes
 REPLAY = "spec.update.routerReplay"
 MANY = Shape(
     family="deepseek_v3", vocab=1000, hidden=64, layers=4, intermediate=128, heads=8, kv_heads=8,
-    head_dim=8, experts=Experts(count=257, intermediate=32, chosen=8, first_layer=1),
+    head_dim=8, experts=ExpertSizes(count=257, intermediate=32, chosen=8, first_layer=1),
 )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def test_routes_are_planned_once_a_sample(job):
         assert more == pytest.approx(samples * sample / GB)
     each = [s.flow.per_warehouse_gb(warehouses=2, controllers=5) for s in (without, found)]
     assert each[1] - each[0] == pytest.approx(samples * sample / GB / 2)
-    assert found.held > without.held
+    assert found.stored > without.stored
     spec, states = replayed.spec, {s.name: s for s in state_graph(replayed.spec).states}
     assert ROUTES in states["generate"].writes and ROUTES in states["update"].needs
     room = [written_bytes(spec, states=None, route_bytes=each) for each in (0, MANY.route_bytes)]

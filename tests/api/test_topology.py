@@ -9,7 +9,7 @@ from rljob_api.spec.engines import MAX_STALENESS
 from rljob_api.spec.section import parse_quantity
 from rljob_api.topology.devices import Mesh, Pods, Roles, pods, roles, rollout_mesh, update_mesh
 from rljob_api.topology.resolved import ResolvedJob, resolve
-from rljob_api.topology.second_copies import copied_parts
+from rljob_api.topology.second_copies import second_copy_names
 
 DEVICES = "spec.accelerator.devicesPerNode"
 
@@ -131,11 +131,11 @@ def test_second_copies_are_of_both_models_that_are_trained(job):
         "spec.critic": {"parallelism": {"zero": 3}},
     }
 
-    found = copied_parts(resolve(job(changes)).spec)
+    found = second_copy_names(resolve(job(changes)).spec)
 
     assert found == ["policy/state", "critic/weights", "critic/state"]
     changes["spec.update"] = {"parallelism": {"zero": 1}}
-    assert copied_parts(resolve(job(changes)).spec) == []
+    assert second_copy_names(resolve(job(changes)).spec) == []
 
 
 def test_a_resolved_job_is_what_its_own_manifest_says(job):

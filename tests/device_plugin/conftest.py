@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rljob_device_plugin.registration import Plugin
-from rljob_device_plugin.settings import Settings
+from rljob_device_plugin.settings import PluginSettings
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def settings(folder):
             "deadline_seconds": 10.0,
             "poll_seconds": 0.02,
         }
-        return Settings(**usual | changes)
+        return PluginSettings(**usual | changes)
 
     return make
 

@@ -8,7 +8,7 @@ import pytest
 
 from rljob_device_plugin.errors import NotReported
 from rljob_device_plugin.faults import LEVELS
-from rljob_device_plugin.reports import Api, Reports
+from rljob_device_plugin.reports import ApiServer, Reports
 from rljob_operator.watch.fault_reports import LEVELS as MEANINGS
 from rljob_operator.watch.fault_reports import ChipFault, read_report
 
@@ -55,7 +55,7 @@ def told(server):
 
 
 def test_the_operator_reads_what_the_plugin_writes(server, reports):
-    reports.tell({1: "SeparateNPU", 2: "SubHealthFault", 3: "NotHandleFault"})
+    reports.write({1: "SeparateNPU", 2: "SubHealthFault", 3: "NotHandleFault"})
 
     usual: Any = {"node": "node-1", "code": "EMULATED", "since": 1000.25}
     assert told(server) == [
@@ -68,7 +68,7 @@ def test_the_operator_reads_what_the_plugin_writes(server, reports):
 
 
 def test_chips_that_pods_can_have_and_those_that_they_cannot_are_listed(server, reports):
-    reports.tell({1: "SeparateNPU", 2: "SubHealthFault"})
+    reports.write({1: "SeparateNPU", 2: "SubHealthFault"})
 
     (manifest,) = server.objects.values()
     chips = json.loads(manifest["data"]["DeviceInfoCfg"])["DeviceInfo"]["DeviceList"]
@@ -81,13 +81,13 @@ def test_every_level_that_can_be_marked_means_something_to_the_operator():
 
 
 def test_a_report_is_written_where_it_is_news_and_a_fault_keeps_its_time(server, reports, clock):
-    reports.tell({})
-    reports.tell({1: "RestartNPU"})
+    reports.write({})
+    reports.write({1: "RestartNPU"})
     clock[0] = 2000.0
-    reports.tell({1: "RestartNPU"})
+    reports.write({1: "RestartNPU"})
     assert server.writes == 2
 
-    reports.tell({0: "RestartNPU", 1: "RestartNPU"})
+    reports.write({0: "RestartNPU", 1: "RestartNPU"})
 
     assert [(fault.chip, fault.since) for fault in told(server)] == [
         ("Ascend910-0", 2000.0),
@@ -101,11 +101,11 @@ def test_a_server_that_refuses_is_asked_again_in_a_while_and_told_of_once(
     server.down = True
     with caplog.at_level(logging.ERROR):
         for _ in range(20):
-            reports.tell({1: "RestartNPU"})
+            reports.write({1: "RestartNPU"})
             clock[0] += 1
     server.down = False
     clock[0] += 5
-    reports.tell({1: "RestartNPU"})
+    reports.write({1: "RestartNPU"})
 
     assert len(caplog.records) == 1
     assert len(told(server)) == 1
@@ -115,4 +115,4 @@ def test_outside_a_pod_it_is_said_what_is_missing(monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
 
     with pytest.raises(NotReported, match=r"--reports needs a pod.*KUBERNETES_SERVICE_HOST"):
-        Api.of_pod()
+        ApiServer.of_pod()

@@ -15,7 +15,7 @@ from benchmarks.support.held_memory import HeldMemory
 from rljob_api.model.architecture import BUILTINS
 from rljob_api.model.vision import read_tower, tower_outputs
 from rljob_api.topology.devices import UpdateDegrees
-from rljob_plan.activations import Packed, plan_activations
+from rljob_plan.activations import PackedSizes, plan_activations
 from rljob_runtime.models.tower import VisionTower
 from rljob_runtime.samples.pictures import Picture
 
@@ -55,7 +55,7 @@ def test_a_tower_that_is_trained_keeps_what_is_planned(family: str, dtype: torch
 
     assert seen.features_PH.requires_grad
     shape = replace(BUILTINS["tiny"], vision=planned, tower_outputs=tower_outputs(config.to_dict()))
-    packed = Packed.of(PROMPTS, 4, prompt=2 * tokens, response=4)
+    packed = PackedSizes.of(PROMPTS, 4, prompt=2 * tokens, response=4)
     whole, alone = (
         plan_activations(
             replace(shape, trains_tower=trains),
@@ -68,4 +68,4 @@ def test_a_tower_that_is_trained_keeps_what_is_planned(family: str, dtype: torch
         )
         for trains in (True, False)
     )
-    assert kept == pytest.approx(whole.kept - alone.kept, rel=0.05)
+    assert kept == pytest.approx(whole.retained - alone.retained, rel=0.05)

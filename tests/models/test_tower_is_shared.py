@@ -21,13 +21,13 @@ from rljob_api.spec.teacher import Teacher
 from rljob_api.spec.workload import Model
 from rljob_api.topology.devices import UpdateDegrees
 from rljob_api.topology.resolved import ResolvedSpec, resolve
-from rljob_plan.activations import Packed, plan_activations
-from rljob_plan.machines import Machine, rates_of
+from rljob_plan.activations import PackedSizes, plan_activations
+from rljob_plan.machines import MachineRates, rates_of
 from rljob_plan.memory import plan_memory
 from rljob_plan.performance import step_parts
 from rljob_plan.pictures import (
+    cached_tokens,
     generating_operations,
-    kept_tokens,
     prompt_operations,
     towers,
     training_operations,
@@ -123,7 +123,7 @@ def test_a_device_holds_the_bytes_of_the_plan_and_one_tower_for_both_roles(path:
     assert shape is not None
     made = VisionTowers(
         path=path,
-        cache_tokens=kept_tokens(spec, shape),
+        cache_tokens=cached_tokens(spec, shape),
         track=partial(ledger.track, MemoryKind.VISION_TOWER),
     )
 
@@ -174,7 +174,10 @@ def test_a_picture_is_seen_in_generation_and_in_training_again_where_others_trai
     assert (generating_operations(both, shape), training_operations(both, shape)) == (2 * one, 0)
     assert training_operations(narrow, shape) == 4 * one
 
-    rates = Machine(**{**asdict(rates_of("emulated")[0]), "flops": 1e6}), rates_of("emulated")[1]
+    rates = (
+        MachineRates(**{**asdict(rates_of("emulated")[0]), "flops": 1e6}),
+        rates_of("emulated")[1],
+    )
     parts = step_parts(two, shape, *rates)
     without = step_parts(two.model_copy(update={"model": Model(path="x")}), shape, *rates)
     assert parts["pictures"] == pytest.approx(4 * one / (1e6 * rates[1].products))
@@ -249,7 +252,7 @@ def test_where_a_tower_is_trained_the_plan_knows_those_of_update_reference_and_r
     shape = find_shape(spec.model, base_dir=path)
     assert shape is not None
     track = partial(ledger.track, MemoryKind.VISION_TOWER)
-    frozen = VisionTowers(path=path, cache_tokens=kept_tokens(spec, shape), track=track)
+    frozen = VisionTowers(path=path, cache_tokens=cached_tokens(spec, shape), track=track)
     arriving = replace(frozen, arrives=True)
     policy = load_held(path, UpdateRanks(), dtype=torch.float32)
     assert isinstance(policy.model, Decoder)
@@ -292,7 +295,7 @@ def test_what_a_trained_tower_keeps_for_its_backward_pass_is_planned_for_the_pol
         plans[vision] = {phase.name: phase.parts for phase in plan_memory(spec, shape).phases}
 
     batch = spec.batch
-    packed = replace(Packed.longest(batch), prompts=1)
+    packed = replace(PackedSizes.longest(batch), prompts=1)
     kept, plain = (
         plan_activations(
             replace(shape, trains_tower=trains),
@@ -302,7 +305,7 @@ def test_what_a_trained_tower_keeps_for_its_backward_pass_is_planned_for_the_pol
             recompute="none",
             passes=1,
             pictured=16,
-        ).kept
+        ).retained
         for trains in (True, False)
     )
     more = plans["trained"]["update"]["activations"] - plans["frozen"]["update"]["activations"]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rljob_api.model.architecture import read_shape
-from rljob_api.model.layout import Part, Slice, slices
+from rljob_api.model.layout import RankShard, Slice, slices
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder
@@ -84,7 +84,7 @@ def test_every_rank_of_a_layout_loads_its_slices(
     whole = dict(load_policy(path, dtype=torch.float32).named_hf_parameters())
     shape = read_shape(read_config(path), name="config.json")
     assert shape is not None
-    rank = Part.of_stages(shape, (1,), 2, tensor=(1, 2), expert=experts)
+    rank = RankShard.of_stages(shape, (1,), 2, tensor=(1, 2), expert=experts)
     parts = {piece.tensor.name: box_of(piece) for piece in slices(shape, rank)}
     held = {name: torch.empty(whole[name][box].shape) for name, box in parts.items()}
 

@@ -9,7 +9,7 @@ from cluster_jobs import JOB, SETTINGS, TOKEN, identity, make_job
 from rljob_api.check.load import read_job
 from rljob_api.spec.status import LastCheckpoint, Progress, RayClusterStatus, RLJobStatus
 from rljob_operator.build import children
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.decide.decide import decide
 from rljob_operator.decide.draft import condition, rfc3339
 from rljob_operator.decide.model import (
@@ -17,7 +17,7 @@ from rljob_operator.decide.model import (
     Cluster,
     DeletePod,
     MakeChildren,
-    Observed,
+    Observation,
     Pod,
     RayAnswer,
 )
@@ -33,7 +33,7 @@ WARNS = replace(CHIP, level="PreSeparateNPU")
 AVOIDS = MakeChildren(cluster="job-0", avoid=("node-1",))
 
 
-def running(*faults: ChipFault, step: int = 7, saved: int = 5, **more: Any) -> Observed:
+def running(*faults: ChipFault, step: int = 7, saved: int = 5, **more: Any) -> Observation:
     """A job of two worker pods, each on a node of its own, that has trained some steps."""
     status = RLJobStatus(
         observed_generation=1,
@@ -43,8 +43,8 @@ def running(*faults: ChipFault, step: int = 7, saved: int = 5, **more: Any) -> O
         restarts=0,
         ray_cluster=RayClusterStatus(name="job-0", uid="c", submission_id="s", head="head/0"),
     )
-    seen = Observed(
-        identity=Identity(namespace="team", name="job", uid="0123456789", generation=1),
+    seen = Observation(
+        identity=JobIdentity(namespace="team", name="job", uid="0123456789", generation=1),
         created=NOW - 100,
         deleting=False,
         spec=make_job(nodes=2).spec,
@@ -76,7 +76,7 @@ def healthy(decision: Any) -> Any:
     return condition(decision.status, "AcceleratorHealthy")
 
 
-def after(seen: Observed, **more: Any) -> Observed:
+def after(seen: Observation, **more: Any) -> Observation:
     """The same world once the decision's status is written, changed."""
     return replace(seen, status=decide(seen, NOW).status, **more)
 

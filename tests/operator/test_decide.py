@@ -14,7 +14,7 @@ from rljob_api.spec.problems import Problem
 from rljob_api.spec.status import LastCheckpoint, Progress, RayClusterStatus, RLJobStatus
 from rljob_api.topology.fewer_replicas import ReplicasReport
 from rljob_api.topology.resolved import resolve
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.decide.decide import decide
 from rljob_operator.decide.draft import Draft, condition, holds, rfc3339
 from rljob_operator.decide.model import (
@@ -23,7 +23,7 @@ from rljob_operator.decide.model import (
     DeleteCluster,
     DeleteJob,
     MakeChildren,
-    Observed,
+    Observation,
     Pod,
     RayAnswer,
     ReleaseWorkers,
@@ -72,7 +72,7 @@ def status_server(folder: Path, stacks: StacksRequests) -> StatusServer:
     )
 
 
-def running(**spec: Any) -> Observed:
+def running(**spec: Any) -> Observation:
     """A job whose driver runs, seen ten seconds after its attempt began."""
     status = RLJobStatus(
         observed_generation=1,
@@ -84,8 +84,8 @@ def running(**spec: Any) -> Observed:
             name="job-0", uid="c", submission_id=SUBMISSION, head="head/0"
         ),
     )
-    return Observed(
-        identity=Identity(namespace="team", name="job", uid="0123456789", generation=1),
+    return Observation(
+        identity=JobIdentity(namespace="team", name="job", uid="0123456789", generation=1),
         created=NOW - 20,
         deleting=False,
         spec=make_job(**spec).spec,
@@ -97,19 +97,21 @@ def running(**spec: Any) -> Observed:
     )
 
 
-def with_driver(seen: Observed, status: RayJobStatus, exit_code: int | None = None) -> Observed:
+def with_driver(
+    seen: Observation, status: RayJobStatus, exit_code: int | None = None
+) -> Observation:
     return replace(
         seen, ray=RayAnswer(reached=True, job=RayJob(status=status, exit_code=exit_code))
     )
 
 
-def new(**spec: Any) -> Observed:
+def new(**spec: Any) -> Observation:
     return replace(
         running(**spec), status=RLJobStatus(), cluster=None, pods=(), ray=RayAnswer(reached=False)
     )
 
 
-def after(seen: Observed, now: float = NOW) -> Observed:
+def after(seen: Observation, now: float = NOW) -> Observation:
     """The same world once the decision's status is written."""
     return replace(seen, status=decide(seen, now).status)
 
@@ -323,7 +325,7 @@ def test_the_driver_of_a_head_that_somebody_deletes_has_the_pods_time_for_a_chec
     waits, over = decide(going, NOW), decide(going, NOW + 31)
     ended = decide(with_driver(going, RayJobStatus.FAILED, 3), NOW + 1)
 
-    assert (waits.actions, waits.status.attempt, waits.again) == ((), 0, 1.0)
+    assert (waits.actions, waits.status.attempt, waits.requeue_seconds) == ((), 0, 1.0)
     for decision in (over, ended):
         assert decision.actions == (DeleteCluster(cluster="job-0"),)
         assert (decision.status.attempt, decision.status.restarts) == (1, 0)
@@ -509,7 +511,7 @@ def test_a_hiccup_of_the_head_changes_nothing(suspend: bool) -> None:
     assert not decision.actions and not decision.events
     assert decision.status.conditions[0] == seen.status.conditions[0]
     assert decision.status.ray_cluster == seen.status.ray_cluster
-    assert decision.again is not None
+    assert decision.requeue_seconds is not None
 
 
 @pytest.mark.parametrize(

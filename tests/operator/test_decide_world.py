@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rljob_api.spec.status import LastCheckpoint, Progress, RayClusterStatus, RLJobStatus
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.decide.decide import decide
 from rljob_operator.decide.draft import condition, holds, rfc3339
 from rljob_operator.decide.model import (
@@ -27,7 +27,7 @@ from rljob_operator.decide.model import (
     FinishWorkload,
     MakeChildren,
     MakeWorkload,
-    Observed,
+    Observation,
     Pod,
     RayAnswer,
     ReleaseQuota,
@@ -65,12 +65,12 @@ class World(RuleBasedStateMachine):
 
     # What the operator does.
 
-    def observed(self) -> Observed:
+    def observed(self) -> Observation:
         named = self.status.ray_cluster
         present = self.clusters.get(named.name) if named else None
         others = {n: p for n, p in self.clusters.items() if not named or n != named.name}
-        return Observed(
-            identity=Identity(
+        return Observation(
+            identity=JobIdentity(
                 namespace="team", name="job", uid="0123456789", generation=self.generation
             ),
             created=1_000_000.0,
@@ -289,7 +289,7 @@ class QueuedWorld(World):
         self.workload: Workload | None = None
         self.generous = False
 
-    def observed(self) -> Observed:
+    def observed(self) -> Observation:
         if self.generous:
             self.kueue_admits()
         return replace(super().observed(), queued=True, workload=self.workload)
@@ -297,7 +297,7 @@ class QueuedWorld(World):
     def act(self, action: Action) -> None:
         match action:
             case MakeWorkload():
-                self.workload = self.workload or Workload(name="job-rljob", told="no quota")
+                self.workload = self.workload or Workload(name="job-rljob", message="no quota")
             case DeleteWorkload():
                 assert not self.pods(), "its quota is given back with its pods in place"
                 self.workload = None

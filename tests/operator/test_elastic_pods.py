@@ -6,13 +6,13 @@ from cluster_jobs import make_job
 
 from rljob_api.spec.status import RayClusterStatus, RLJobStatus
 from rljob_api.topology.elastic import RolloutReport
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.decide.decide import decide
 from rljob_operator.decide.draft import condition, rfc3339
 from rljob_operator.decide.model import (
     Cluster,
     MakeChildren,
-    Observed,
+    Observation,
     Pod,
     RayAnswer,
     ScaleRollout,
@@ -22,7 +22,9 @@ from rljob_operator.driver.ray_jobs import RayJob, RayJobStatus
 NOW = 1_000_000.0
 
 
-def running_elastic(*, rollout: int, pods: int, rollout_report: RolloutReport | None) -> Observed:
+def running_elastic(
+    *, rollout: int, pods: int, rollout_report: RolloutReport | None
+) -> Observation:
     """A job with one device that trains, two devices a pod, and so many worker pods now."""
     job = make_job(
         accelerator={"devicesPerNode": 2, "nodes": None},
@@ -49,8 +51,8 @@ def running_elastic(*, rollout: int, pods: int, rollout_report: RolloutReport | 
         restarts=0,
         ray_cluster=RayClusterStatus(name="job-0", uid="c", submission_id="s", head="head/0"),
     )
-    return Observed(
-        identity=Identity(namespace="team", name="job", uid="0123456789", generation=1),
+    return Observation(
+        identity=JobIdentity(namespace="team", name="job", uid="0123456789", generation=1),
         created=NOW - 20,
         deleting=False,
         spec=job.spec,

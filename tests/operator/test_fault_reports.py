@@ -297,7 +297,7 @@ async def test_jobs_on_a_node_with_news_are_looked_at_and_a_server_that_is_busy_
             "metadata": {"name": name, "namespace": "team", "labels": {"rljob.io/job": name}},
             "spec": {"nodeName": node},
         }
-        cache.put("Pod", pod, now=0.0)
+        cache.put("Pod", pod, observed_at=0.0)
     answers = [
         [report(**of_node(chip_list(unhealthy="Ascend910-1")))],
         Unavailable("list ConfigMap: 429", retry_after=30.0),

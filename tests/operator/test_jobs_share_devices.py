@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.status import RLJobStatus
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.decide.decide import decide
 from rljob_operator.decide.draft import holds
 from rljob_operator.decide.model import (
     Action,
-    Claim,
     Cluster,
     DeleteCluster,
+    DeviceClaim,
     MakeChildren,
-    Observed,
+    Observation,
     Pod,
     RayAnswer,
     ReleaseWorkers,
@@ -85,7 +85,7 @@ class World:
     def __init__(self, nodes: list[Node], jobs: list[Job], random: Random) -> None:
         self.nodes, self.jobs, self.random = nodes, jobs, random
         self.now, self.names = START, 0
-        self.claims: dict[str, Claim | None] = {}
+        self.claims: dict[str, DeviceClaim | None] = {}
 
     def tick(self) -> None:
         self.now += TICK_SECONDS
@@ -167,9 +167,9 @@ class World:
             lacking = sum(self.is_pending(pod) for pod in job.pods)
             assert len(self.room(job)) < lacking, f"{job.name} is held, and there is room for it"
 
-    def observed(self, job: Job) -> Observed:
-        return Observed(
-            identity=Identity(namespace="team", name=job.name, uid=job.name, generation=1),
+    def observed(self, job: Job) -> Observation:
+        return Observation(
+            identity=JobIdentity(namespace="team", name=job.name, uid=job.name, generation=1),
             created=START + job.begins,
             deleting=False,
             spec=job.spec,

@@ -264,7 +264,7 @@ async def test_what_a_secret_holds_is_in_no_error_and_no_log(kube, api, caplog):
 
 async def test_the_same_event_again_is_counted(kube, api):
     now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    event = event_about(JOB, type="Warning", reason="HeadLost", message="gone", now=now)
+    event = event_about(JOB, type="Warning", reason="HeadLost", message="gone", timestamp=now)
     api.answers = [refusal(409), web.json_response({**event, "count": 4})]
 
     await kube.create_event(event)
@@ -276,9 +276,9 @@ async def test_the_same_event_again_is_counted(kube, api):
 def test_an_event_names_the_job_and_equal_news_has_an_equal_name():
     now = datetime(2026, 1, 2, tzinfo=UTC)
 
-    one = event_about(JOB, type="Normal", reason="Started", message="x" * 3000, now=now)
-    same = event_about(JOB, type="Normal", reason="Started", message="x" * 3000, now=now)
-    other = event_about(JOB, type="Normal", reason="Started", message="y", now=now)
+    one = event_about(JOB, type="Normal", reason="Started", message="x" * 3000, timestamp=now)
+    same = event_about(JOB, type="Normal", reason="Started", message="x" * 3000, timestamp=now)
+    other = event_about(JOB, type="Normal", reason="Started", message="y", timestamp=now)
 
     assert one["metadata"]["name"] == same["metadata"]["name"] != other["metadata"]["name"]
     assert one["involvedObject"]["uid"] == "u1"

@@ -7,7 +7,7 @@ import pytest
 from cluster_jobs import make_job
 
 from rljob_api.spec.status import Condition, LastCheckpoint, RayClusterStatus, RLJobStatus
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.decide.decide import decide
 from rljob_operator.decide.draft import condition, rfc3339
 from rljob_operator.decide.model import (
@@ -17,7 +17,7 @@ from rljob_operator.decide.model import (
     FinishWorkload,
     MakeChildren,
     MakeWorkload,
-    Observed,
+    Observation,
     Pod,
     RayAnswer,
     ReleaseQuota,
@@ -28,13 +28,13 @@ from rljob_operator.decide.model import (
 from rljob_operator.driver.ray_jobs import RayJob, RayJobStatus
 
 NOW = 1_000_000.0
-ASKED = Workload(name="job-rljob", told="no quota", wanted=1)
+ASKED = Workload(name="job-rljob", message="no quota", requested=1)
 ADMITTED = replace(ASKED, admitted=True, reserved=True, cluster_queue="all", workers=1)
 EVICTED = replace(ADMITTED, evicted="for a job of more priority", pods_ready=True)
 RUNNING = RayJob(status=RayJobStatus.RUNNING)
 
 
-def seen(workload: Workload | None, *, runs: bool = False, **spec: Any) -> Observed:
+def seen(workload: Workload | None, *, runs: bool = False, **spec: Any) -> Observation:
     """A job in Kueue's queue. runs: with its pods and its driver, else without any."""
     given = spec.pop("status", {})
     pods = [
@@ -47,8 +47,8 @@ def seen(workload: Workload | None, *, runs: bool = False, **spec: Any) -> Obser
     if runs:
         status = status.model_copy(update={**times, "ray_cluster": cluster})
     job = make_job(scheduling={"scheduler": "kueue", "queue": "research"}, **spec)
-    return Observed(
-        identity=Identity(namespace="team", name="job", uid="0123456789", generation=1),
+    return Observation(
+        identity=JobIdentity(namespace="team", name="job", uid="0123456789", generation=1),
         created=NOW - 100,
         deleting=False,
         spec=job.spec,
@@ -189,7 +189,7 @@ def test_a_job_that_shrinks_gives_quota_back_once_the_pod_is_gone(pods, told):
         for n in range(pods)
     )
     base = seen(
-        replace(ADMITTED, pods_ready=True, workers=4, wanted=3),
+        replace(ADMITTED, pods_ready=True, workers=4, requested=3),
         runs=True,
         accelerator={"devicesPerNode": 1, "nodes": None},
         placement={"mode": "separated", "updateDevices": 1, "rolloutDevices": 2},

@@ -11,13 +11,13 @@ from rljob_api.spec.problems import InvalidJob
 from rljob_operator.build import children
 from rljob_operator.build.grants import flavors, grants
 from rljob_operator.build.kueue import (
+    admitted_job,
     conditions_of,
-    finished,
-    granted,
-    held_workers,
+    finished_status,
     is_outdated,
-    quota_released,
-    told_of_pods,
+    pods_status,
+    quota_workers,
+    released_status,
     workload,
 )
 from rljob_operator.reconcile.observe import installation_problems, workload_of
@@ -197,7 +197,7 @@ def test_with_a_least_number_of_devices_kueue_may_admit_as_few_workers_as_those_
 def test_a_job_generates_with_the_devices_that_it_was_admitted_with(workers, generate):
     job = elastic(minRolloutDevices=1)
 
-    own = granted(job, admitted(job, workers=workers))
+    own = admitted_job(job, admitted(job, workers=workers))
 
     assert own.spec.placement.rollout_devices == generate
 
@@ -205,7 +205,7 @@ def test_a_job_generates_with_the_devices_that_it_was_admitted_with(workers, gen
 def test_devices_that_hold_a_model_together_are_admitted_together():
     job = make_job(scheduling=QUEUE | {"minRolloutDevices": 2}, **PAIRS)
 
-    own = granted(job, admitted(job, workers=4))
+    own = admitted_job(job, admitted(job, workers=4))
 
     assert own.spec.placement.rollout_devices == 2
 
@@ -213,19 +213,19 @@ def test_devices_that_hold_a_model_together_are_admitted_together():
 def test_a_job_that_shrank_and_grows_again_has_what_it_did_not_give_back():
     job = elastic(3)
     found = admitted(job)
-    found["status"] = told_of_pods(found, ready=True, workers=3, now=NOW)
+    found["status"] = pods_status(found, ready=True, workers=3, timestamp=NOW)
 
     assert found["status"]["reclaimablePods"] == [{"name": "worker", "count": 1}]
-    assert held_workers(found) == 3
-    assert granted(job, found).spec.placement.rollout_devices == 2
+    assert quota_workers(found) == 3
+    assert admitted_job(job, found).spec.placement.rollout_devices == 2
 
 
 def test_a_job_that_waits_or_holds_quota_for_all_is_as_its_spec_says():
     job = elastic()
 
-    assert granted(job, None) is job
-    assert granted(job, workload(job, identity(), KUEUE)) is job
-    assert granted(job, admitted(job)) is job
+    assert admitted_job(job, None) is job
+    assert admitted_job(job, workload(job, identity(), KUEUE)) is job
+    assert admitted_job(job, admitted(job)) is job
 
 
 def test_a_workload_is_outdated_once_the_job_asks_for_something_else_and_not_by_what_others_write():
@@ -245,7 +245,7 @@ def test_an_evicted_workload_without_pods_holds_no_quota_and_says_why(reason, ag
     found = with_condition(admitted(elastic()), "Evicted", "True", reason, "for another")
     found["status"]["reclaimablePods"] = [{"name": "worker", "count": 1}]
 
-    status = quota_released(found, NOW)
+    status = released_status(found, NOW)
 
     after = conditions_of({**found, "status": status})
     assert "admission" not in status
@@ -263,7 +263,7 @@ def test_an_evicted_workload_without_pods_holds_no_quota_and_says_why(reason, ag
 def test_kueue_is_told_whether_pods_are_ready_for_the_first_time_or_again():
     found, reasons = admitted(elastic()), []
     for ready in (False, True, False, True):
-        found["status"] = told_of_pods(found, ready=ready, workers=None, now=NOW)
+        found["status"] = pods_status(found, ready=ready, workers=None, timestamp=NOW)
         told = conditions_of(found)["PodsReady"]
         reasons.append((told["status"], told["reason"]))
 
@@ -276,7 +276,7 @@ def test_kueue_is_told_whether_pods_are_ready_for_the_first_time_or_again():
 def test_a_finished_workload_says_how_the_job_ended():
     found = admitted(elastic())
 
-    status = finished(found, succeeded=False, message="the job has failed", now=NOW)
+    status = finished_status(found, succeeded=False, message="the job has failed", timestamp=NOW)
 
     told = conditions_of({**found, "status": status})["Finished"]
     assert (told["status"], told["reason"], told["message"]) == (
@@ -302,7 +302,7 @@ def test_why_a_job_waits_is_told_in_kueues_words():
     inactive["spec"]["active"] = False
 
     def told(found):
-        return workload_of(found, wanted=4, outdated=False).told
+        return workload_of(found, requested=4, outdated=False).message
 
     assert told(plain) == "Kueue has not looked at it yet"
     assert told({**plain, "status": {"conditions": [refused]}}) == "insufficient quota"

@@ -7,7 +7,7 @@ import pytest
 from virtual_time import VirtualTime, settle
 
 from rljob_operator.errors import Conflict, NotFound, Unavailable
-from rljob_operator.watch.lease import LeaderLease, Sighting, decide, seen
+from rljob_operator.watch.lease import LeaderLease, Sighting, decide, sighting_after
 
 
 class Server:
@@ -168,8 +168,8 @@ async def test_a_change_that_leaves_the_holder_alone_costs_one_try(pair):
 def test_an_unchanged_lease_keeps_its_age_and_a_renewed_one_is_young():
     old = Sighting({"holderIdentity": "x", "renewTime": "1"}, 5.0)
 
-    assert seen(old, {"holderIdentity": "x", "renewTime": "1"}, 9.0).since == 5.0
-    assert seen(old, {"holderIdentity": "x", "renewTime": "2"}, 9.0).since == 9.0
+    assert sighting_after(old, {"holderIdentity": "x", "renewTime": "1"}, 9.0).since == 5.0
+    assert sighting_after(old, {"holderIdentity": "x", "renewTime": "2"}, 9.0).since == 9.0
 
 
 @pytest.mark.parametrize(

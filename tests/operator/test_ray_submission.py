@@ -8,7 +8,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from rljob_operator.driver import ray_jobs
-from rljob_operator.driver.ray_jobs import RayJobs, RayJobStatus, Submitted
+from rljob_operator.driver.ray_jobs import RayJobs, RayJobStatus, SubmissionResult
 from rljob_operator.errors import Invalid, Unauthorized, Unavailable, Unreachable
 
 TRACEBACK = "Traceback (most recent call last):\n  File ...\n"
@@ -103,7 +103,7 @@ async def ray(dashboard, calls):
 async def test_a_submission_carries_token_entrypoint_and_environment(ray, dashboard, calls):
     how = await ray.submit("u1-0", entrypoint="rljob run x", env={"ATTEMPT": "0"})
 
-    assert how is Submitted.NOW
+    assert how is SubmissionResult.NOW
     assert dashboard.headers["Authorization"] == "Bearer s3cret"
     assert dashboard.jobs["u1-0"] == {
         "status": "PENDING",
@@ -120,7 +120,7 @@ async def test_submitting_the_same_id_again_starts_nothing(ray, dashboard):
 
     how = await ray.submit("u1-0", entrypoint="x")
 
-    assert how is Submitted.EARLIER
+    assert how is SubmissionResult.EARLIER
     assert dashboard.submissions == 1
 
 
@@ -129,7 +129,7 @@ async def test_a_submission_whose_answer_was_lost_is_found_by_asking(ray, dashbo
 
     how = await ray.submit("u1-0", entrypoint="x")
 
-    assert how is Submitted.EARLIER
+    assert how is SubmissionResult.EARLIER
     assert dashboard.submissions == 1
     assert calls == [("submit", "no_answer"), ("status", "200")]
 
@@ -141,7 +141,7 @@ async def test_a_submission_that_was_lost_itself_can_be_repeated(ray, dashboard)
         await ray.submit("u1-0", entrypoint="x")
     how = await ray.submit("u1-0", entrypoint="x")
 
-    assert how is Submitted.NOW
+    assert how is SubmissionResult.NOW
     assert dashboard.submissions == 1
 
 

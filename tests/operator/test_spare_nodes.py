@@ -9,7 +9,7 @@ from cluster_jobs import SETTINGS, TOKEN, identity, make_job
 from rljob_api.spec.status import RayClusterStatus, RLJobStatus
 from rljob_api.topology.elastic import RolloutReport
 from rljob_operator.build import children
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.decide.attempt import LOST_SECONDS
 from rljob_operator.decide.decide import decide
 from rljob_operator.decide.draft import condition, rfc3339
@@ -17,7 +17,7 @@ from rljob_operator.decide.model import (
     Cluster,
     DeletePod,
     MakeChildren,
-    Observed,
+    Observation,
     Pod,
     RayAnswer,
     Role,
@@ -42,7 +42,7 @@ def pod(name: str, role: Role, *, ready: bool = True, deleting: float | None = N
     )
 
 
-def seen(*workers: Pod, submitted: bool = True, spares: int = 1, **spec: Any) -> Observed:
+def seen(*workers: Pod, submitted: bool = True, spares: int = 1, **spec: Any) -> Observation:
     """A job of two nodes, unless the spec says other, and of so many spare ones."""
     accelerator = {"nodes": 2, "spareNodes": spares} | spec.pop("accelerator", {})
     given = {"submission_id": "s", "head": "head/0"} if submitted else {}
@@ -55,8 +55,8 @@ def seen(*workers: Pod, submitted: bool = True, spares: int = 1, **spec: Any) ->
         ray_cluster=RayClusterStatus(name="job-0", uid="c", **given),
     )
     warehouses = [pod(f"s-{number}", "warehouse") for number in range(2)]
-    return Observed(
-        identity=Identity(namespace="team", name="job", uid="0123456789", generation=1),
+    return Observation(
+        identity=JobIdentity(namespace="team", name="job", uid="0123456789", generation=1),
         created=NOW - 100,
         deleting=False,
         spec=make_job(accelerator=accelerator, **spec).spec,
@@ -123,7 +123,7 @@ def test_a_pod_of_a_lost_node_is_removed_and_the_attempt_goes_on() -> None:
     early, late = decide(lost, NOW + LOST_SECONDS - 1), decide(lost, NOW + LOST_SECONDS)
 
     assert not any(isinstance(action, DeletePod) for action in early.actions)
-    assert early.again == 1.0
+    assert early.requeue_seconds == 1.0
     assert late.actions == (DeletePod(pod="w-2", force=True),)
     (event,) = [event for event in late.events if event.reason == "NodeLost"]
     assert (

@@ -10,14 +10,14 @@ from memory_api import Manifest
 from memory_world import KEY, NODE, PATH, MemoryKube, World, make_operator, pods_of
 
 from rljob_api.spec.status import Condition, RayClusterStatus, RLJobStatus
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.decide.decide import decide
 from rljob_operator.decide.draft import condition, holds, rfc3339
 from rljob_operator.decide.model import (
     Cluster,
     DeleteCluster,
     MakeChildren,
-    Observed,
+    Observation,
     Pod,
     RayAnswer,
     ReleaseWorkers,
@@ -30,7 +30,7 @@ NOW = 1_000_000.0
 TOLD = "waits for team/elder, which began before it and lacks 2 of 4 worker pods"
 
 
-def job(name: str, *, bound: int, age: float, namespace: str = "team", **spec: Any) -> Observed:
+def job(name: str, *, bound: int, age: float, namespace: str = "team", **spec: Any) -> Observation:
     """A job that wants four nodes; so many pods have one, the others found no room two patiences ago.
     age: seconds since its attempt began."""
     moved = NOW - 2 * PATIENCE_SECONDS
@@ -47,8 +47,8 @@ def job(name: str, *, bound: int, age: float, namespace: str = "team", **spec: A
         for number in range(4)
     ]
     head = Pod(name="head", uid="head", role="head", ready=True, incarnation="head/0")
-    return Observed(
-        identity=Identity(namespace=namespace, name=name, uid=f"uid-{name}", generation=1),
+    return Observation(
+        identity=JobIdentity(namespace=namespace, name=name, uid=f"uid-{name}", generation=1),
         created=NOW - age,
         deleting=False,
         spec=make_job(nodes=4, **spec).spec,
@@ -67,13 +67,15 @@ def job(name: str, *, bound: int, age: float, namespace: str = "team", **spec: A
     )
 
 
-def among(own: Observed, *others: Observed) -> Observed:
+def among(own: Observation, *others: Observation) -> Observation:
     """The job, which knows of these others."""
     claims = [claim for other in others if (claim := claim_of(other)) is not None]
     return replace(own, rivals=tuple(claims))
 
 
-def given_back(seen: Observed, *, seconds: float = 100.0, reason: str = "WaitsForJob") -> Observed:
+def given_back(
+    seen: Observation, *, seconds: float = 100.0, reason: str = "WaitsForJob"
+) -> Observation:
     """The job that was told to wait so many seconds ago, without its worker pods."""
     waits = Condition(
         type="Held", status="True", reason=reason, last_transition_time=rfc3339(NOW - seconds)
@@ -87,11 +89,11 @@ def given_back(seen: Observed, *, seconds: float = 100.0, reason: str = "WaitsFo
     )
 
 
-def released(seen: Observed, now: float = NOW) -> bool:
+def released(seen: Observation, now: float = NOW) -> bool:
     return any(isinstance(action, ReleaseWorkers) for action in decide(seen, now).actions)
 
 
-def asks(seen: Observed, now: float = NOW) -> bool:
+def asks(seen: Observation, now: float = NOW) -> bool:
     return any(isinstance(action, MakeChildren) for action in decide(seen, now).actions)
 
 
@@ -194,7 +196,7 @@ def test_who_waits_asks_for_nothing_as_long_as_somebody_before_it_lacks_pods():
         decision = decide(among(waits, before), NOW)
         assert decision.actions == ()
         assert holds(decision.status, "Held")
-        assert decision.again is not None and decision.again <= 15
+        assert decision.requeue_seconds is not None and decision.requeue_seconds <= 15
 
 
 def test_who_waits_leaves_the_one_before_it_the_time_to_get_the_pods_that_it_asked_for():

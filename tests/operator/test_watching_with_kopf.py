@@ -128,5 +128,5 @@ async def test_events_come_through_kopf_and_kopf_writes_nothing():
     assert api.written == []
     assert api.selectors["pods"] == api.selectors["rayclusters"] == JOB_LABEL
     assert api.selectors["rljobs"] is None
-    assert set(ages._seen) == set(KINDS)
+    assert set(ages._last_active) == set(KINDS)
     assert all(seconds.isdecimal() for seconds in api.timeouts)  # others are refused

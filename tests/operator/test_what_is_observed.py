@@ -9,7 +9,7 @@ from rljob_api.spec.pods import PodTemplate
 from rljob_api.topology.pod_names import BRING_UP_FILE
 from rljob_operator.build.volumes import volumes
 from rljob_operator.decide.model import Cluster, RayAnswer
-from rljob_operator.reconcile.observe import cluster_of, job_of, observed, pod_of, status_of
+from rljob_operator.reconcile.observe import cluster_of, job_of, observation_of, pod_of, status_of
 from rljob_operator.watch.cache import Cache
 
 UID = "0b9dd3a5-2d4c-4e6f-8a51-7c6f1d2e3f40"
@@ -124,12 +124,12 @@ def test_clusters_and_pods_are_told_apart_by_the_name_in_the_status() -> None:
     cache = Cache()
     for manifest in (child("RayCluster", "spell-backward-0"), child("RayCluster", "spell-backward-1"),
                      child("RayCluster", "of-an-earlier-job", uid="another")):  # fmt: skip
-        cache.put("RayCluster", manifest, now=0.0)
-    cache.put("Pod", pod("old", "spell-backward-0", "head", status=READY), now=0.0)
-    cache.put("Pod", pod("new", "spell-backward-1", "head", status=READY), now=0.0)
+        cache.put("RayCluster", manifest, observed_at=0.0)
+    cache.put("Pod", pod("old", "spell-backward-0", "head", status=READY), observed_at=0.0)
+    cache.put("Pod", pod("new", "spell-backward-1", "head", status=READY), observed_at=0.0)
     job = rljob(status={"rayCluster": {"name": "spell-backward-1"}})
 
-    seen = observed(job, cache, RayAnswer(reached=False), None, "")
+    seen = observation_of(job, cache, RayAnswer(reached=False), None, "")
 
     assert seen.cluster is not None
     assert seen.cluster.name == "spell-backward-1"

@@ -5,7 +5,7 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
 from rljob_operator.reconcile.observe import job_of
-from rljob_operator.watch.cache import JOB_LABEL, KINDS, Cache, JobKey, kept
+from rljob_operator.watch.cache import JOB_LABEL, KINDS, Cache, JobKey, reduced
 from rljob_operator.watch.informers import WatchAges, configure, register, watch_trace
 from rljob_operator.watch.resync import resync
 
@@ -31,9 +31,9 @@ class Queue(list):
 def test_an_object_is_found_by_name_and_by_job():
     cache = Cache()
 
-    cache.put("RLJob", manifest("job"), now=0)
-    cache.put("Pod", manifest("b", job="job"), now=0)
-    cache.put("Pod", manifest("a", job="job"), now=0)
+    cache.put("RLJob", manifest("job"), observed_at=0)
+    cache.put("Pod", manifest("b", job="job"), observed_at=0)
+    cache.put("Pod", manifest("a", job="job"), observed_at=0)
 
     assert cache.jobs() == [JOB]
     assert cache.get("RLJob", "ns", "job")["metadata"]["uid"] == "u1"
@@ -46,11 +46,11 @@ def test_objects_are_counted_once():
     cache = Cache()
 
     for version in ("1", "2"):
-        cache.put("RLJob", manifest("job", version=version), now=0)
-    cache.put("RLJob", manifest("other", uid="u2"), now=0)
+        cache.put("RLJob", manifest("job", version=version), observed_at=0)
+    cache.put("RLJob", manifest("other", uid="u2"), observed_at=0)
     two = cache.count("RLJob")
-    cache.remove("RLJob", manifest("job", version="3"), now=1)
-    cache.remove("RLJob", manifest("job", version="3"), now=1)
+    cache.remove("RLJob", manifest("job", version="3"), observed_at=1)
+    cache.remove("RLJob", manifest("job", version="3"), observed_at=1)
 
     assert (two, cache.count("RLJob"), cache.count("Pod")) == (2, 1, 0)
 
@@ -58,19 +58,21 @@ def test_objects_are_counted_once():
 def test_the_same_version_is_no_news_and_a_new_one_is():
     cache = Cache()
 
-    first = cache.put("RLJob", manifest("job"), now=0)
-    again = cache.put("RLJob", manifest("job"), now=1)
-    changed = cache.put("RLJob", manifest("job", version="2", spec={"suspend": True}), now=2)
+    first = cache.put("RLJob", manifest("job"), observed_at=0)
+    again = cache.put("RLJob", manifest("job"), observed_at=1)
+    changed = cache.put(
+        "RLJob", manifest("job", version="2", spec={"suspend": True}), observed_at=2
+    )
 
     assert (first, again, changed) == ({JOB}, set(), {JOB})
 
 
 def test_an_older_version_never_replaces_a_newer_one():
     cache = Cache()
-    cache.put("RLJob", manifest("job", version="10", spec={"suspend": True}), now=0)
+    cache.put("RLJob", manifest("job", version="10", spec={"suspend": True}), observed_at=0)
 
-    late = cache.put("RLJob", manifest("job", version="9", spec={"suspend": False}), now=1)
-    another = cache.put("RLJob", manifest("job", uid="u2", version="8"), now=2)
+    late = cache.put("RLJob", manifest("job", version="9", spec={"suspend": False}), observed_at=1)
+    another = cache.put("RLJob", manifest("job", uid="u2", version="8"), observed_at=2)
 
     assert (late, another) == (set(), {JOB})
     assert cache.get("RLJob", "ns", "job")["metadata"]["uid"] == "u2"
@@ -78,10 +80,10 @@ def test_an_older_version_never_replaces_a_newer_one():
 
 def test_what_was_deleted_does_not_come_back():
     cache = Cache()
-    cache.put("RLJob", manifest("job", version="1"), now=0)
-    cache.remove("RLJob", manifest("job", version="3"), now=1)
+    cache.put("RLJob", manifest("job", version="1"), observed_at=0)
+    cache.remove("RLJob", manifest("job", version="3"), observed_at=1)
 
-    late = cache.put("RLJob", manifest("job", version="2"), now=2)
+    late = cache.put("RLJob", manifest("job", version="2"), observed_at=2)
 
     assert late == set()
     assert cache.jobs() == []
@@ -92,15 +94,15 @@ def test_a_pod_is_kept_small_and_changes_that_decide_nothing_are_no_news():
     container = {"name": "ray", "restartCount": 0, "image": "x", "state": {"running": {}}}
     status = {"phase": "Running", "qosClass": "Burstable", "containerStatuses": [container]}
     spec = {"nodeName": "n1", "containers": [{"env": [1] * 1000}]}
-    cache.put("Pod", manifest("p", job="job", spec=spec, status=status), now=0)
+    cache.put("Pod", manifest("p", job="job", spec=spec, status=status), observed_at=0)
 
     other = {**status, "qosClass": "Guaranteed"}
     unimportant = cache.put(
-        "Pod", manifest("p", version="2", job="job", spec=spec, status=other), now=1
+        "Pod", manifest("p", version="2", job="job", spec=spec, status=other), observed_at=1
     )
     restarted = {**status, "containerStatuses": [{**container, "restartCount": 1}]}
     important = cache.put(
-        "Pod", manifest("p", version="3", job="job", spec=spec, status=restarted), now=2
+        "Pod", manifest("p", version="3", job="job", spec=spec, status=restarted), observed_at=2
     )
 
     pod = cache.get("Pod", "ns", "p")
@@ -117,9 +119,9 @@ def test_of_a_job_that_is_too_large_the_problem_is_kept_and_of_none_what_kubectl
     notes = {"kubectl.kubernetes.io/last-applied-configuration": "{}", "a": "b"}
     whole = manifest("job", spec=large)
     whole["metadata"]["annotations"] = notes
-    cache.put("RLJob", whole, now=0)
+    cache.put("RLJob", whole, observed_at=0)
 
-    listed = kept("RLJob", whole)
+    listed = reduced("RLJob", whole)
     again = cache.replace("RLJob", [listed], began=1, namespaces=None)
 
     job = cache.get("RLJob", "ns", "job")
@@ -133,9 +135,9 @@ def test_of_a_job_that_is_too_large_the_problem_is_kept_and_of_none_what_kubectl
 
 def test_an_object_that_moves_to_another_job_is_news_for_both():
     cache = Cache()
-    cache.put("Pod", manifest("p", job="job"), now=0)
+    cache.put("Pod", manifest("p", job="job"), observed_at=0)
 
-    assert cache.put("Pod", manifest("p", version="2", job="two"), now=1) == {
+    assert cache.put("Pod", manifest("p", version="2", job="two"), observed_at=1) == {
         JOB,
         JobKey("ns", "two"),
     }
@@ -144,11 +146,11 @@ def test_an_object_that_moves_to_another_job_is_news_for_both():
 
 def test_a_late_deletion_does_not_take_the_successor_of_the_same_name():
     cache = Cache()
-    cache.put("RLJob", manifest("job", uid="old"), now=0)
-    cache.put("RLJob", manifest("job", uid="new"), now=1)
+    cache.put("RLJob", manifest("job", uid="old"), observed_at=0)
+    cache.put("RLJob", manifest("job", uid="new"), observed_at=1)
 
-    late = cache.remove("RLJob", manifest("job", uid="old"), now=2)
-    own = cache.remove("RLJob", manifest("job", uid="new"), now=3)
+    late = cache.remove("RLJob", manifest("job", uid="old"), observed_at=2)
+    own = cache.remove("RLJob", manifest("job", uid="new"), observed_at=3)
 
     assert (late, own) == (set(), {JOB})
     assert cache.jobs() == []
@@ -157,7 +159,7 @@ def test_a_late_deletion_does_not_take_the_successor_of_the_same_name():
 def test_a_list_forgets_what_was_deleted_unseen_in_the_namespaces_that_it_covers():
     cache = Cache()
     for name, namespace in (("gone", "ns"), ("stays", "ns"), ("far", "elsewhere")):
-        cache.put("RLJob", manifest(name, namespace=namespace), now=0)
+        cache.put("RLJob", manifest(name, namespace=namespace), observed_at=0)
 
     news = cache.replace("RLJob", [manifest("stays")], began=5, namespaces={"ns"})
 
@@ -167,10 +169,10 @@ def test_a_list_forgets_what_was_deleted_unseen_in_the_namespaces_that_it_covers
 
 def test_a_list_does_not_undo_what_events_told_while_it_was_on_its_way():
     cache = Cache()
-    cache.put("RLJob", manifest("deleted", uid="d"), now=0)
-    cache.put("RLJob", manifest("changed", version="8"), now=6)
-    cache.put("RLJob", manifest("created", uid="c"), now=6)
-    cache.remove("RLJob", manifest("deleted", uid="d"), now=6)
+    cache.put("RLJob", manifest("deleted", uid="d"), observed_at=0)
+    cache.put("RLJob", manifest("changed", version="8"), observed_at=6)
+    cache.put("RLJob", manifest("created", uid="c"), observed_at=6)
+    cache.remove("RLJob", manifest("deleted", uid="d"), observed_at=6)
 
     old = [manifest("deleted", uid="d"), manifest("changed", version="7")]
     news = cache.replace("RLJob", old, began=5, namespaces=None)
@@ -283,4 +285,4 @@ async def test_an_event_or_an_accepted_watch_is_a_sign_of_life():
 
     assert before_start == ("", 0.0)
     assert ages.oldest() == ("RayCluster", 50.0)
-    assert sorted(ages._seen.values()) == [0.0, 30.0, 30.0]
+    assert sorted(ages._last_active.values()) == [0.0, 30.0, 30.0]

@@ -50,7 +50,9 @@ class Passes:
 @asynccontextmanager
 async def running(passes, time, *, workers=2, count=None, at_once=None):
     surroundings = Surroundings(clock=time.clock, sleep=time.sleep, chance=lambda: 0.5)
-    queue = KeyedQueue(passes, metrics=count or Count(), at_once=at_once, surroundings=surroundings)
+    queue = KeyedQueue(
+        passes, metrics=count or Count(), pass_limit=at_once, surroundings=surroundings
+    )
     task = asyncio.create_task(queue.run(workers))
     await settle()
     try:
@@ -332,7 +334,7 @@ def test_half_as_many_passes_may_be_under_way_where_calls_take_twice_as_long():
         for _ in range(200):
             pace.kube_call("apply", "2xx", seconds)
             pace.kube_call("list", "2xx", 30.0)
-        at_once.append(pace.at_once())
+        at_once.append(pace.pass_limit())
 
     assert at_once == [8, 4, 2, LEAST, 8]
     assert told[:2] == [("apply", "2xx", 0.001), ("list", "2xx", 30.0)]
@@ -347,4 +349,4 @@ def test_a_single_worker_stays_one_under_load():
     for _ in range(200):
         pace.kube_call("apply", "2xx", 1.0)
 
-    assert pace.at_once() == 1
+    assert pace.pass_limit() == 1

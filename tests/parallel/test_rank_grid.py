@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.model.architecture import Experts, Shape
+from rljob_api.model.architecture import ExpertSizes, Shape
 from rljob_api.model.layout import Slice, slices
 from rljob_api.model.tensors import tensors_of
 from rljob_api.topology.devices import UpdateDegrees
@@ -151,7 +151,7 @@ SHAPE = Shape(
     heads=8,
     kv_heads=2,
     head_dim=4,
-    experts=Experts(count=8, intermediate=4),
+    experts=ExpertSizes(count=8, intermediate=4),
 )
 
 

@@ -14,7 +14,7 @@ from whole_runs import SMALL_JOB
 from rljob_api.check.load import read_job
 from rljob_api.model.architecture import read_shape
 from rljob_api.topology.resolved import ResolvedSpec, resolve
-from rljob_plan.memory import Memory, plan_memory
+from rljob_plan.memory import MemoryPlan, plan_memory
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.config import read_config
@@ -31,7 +31,7 @@ def make_spec(**sections: dict[str, Any]) -> ResolvedSpec:
     return resolve(read_job(job)).spec
 
 
-def planned(spec: ResolvedSpec, path: Path) -> Memory:
+def planned(spec: ResolvedSpec, path: Path) -> MemoryPlan:
     shape = read_shape(read_config(path), name=str(path))
     assert shape is not None
     return plan_memory(spec, shape)
@@ -71,7 +71,7 @@ def test_memory_that_is_short_makes_a_cache_smaller(save_reference: SaveReferenc
         for sections in ({}, {"accelerator": {"memory": "1100k"}})
     )
 
-    assert 0 < little.room < plenty.room == plenty.wanted
+    assert 0 < little.room < plenty.room == plenty.requested
 
 
 @pytest.mark.parametrize("degrees", [{"tensor": 2}, {"pipeline": 2}])

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from rljob_api.model.architecture import Experts, Shape
+from rljob_api.model.architecture import ExpertSizes, Shape
 from rljob_api.model.layout import slices
 from rljob_api.model.tensors import tensors_of
 from rljob_api.topology.devices import RolloutDegrees, rollout_mesh
@@ -13,7 +13,7 @@ from rljob_runtime.rollout.rollout_grid import Purpose, RolloutGrid
 
 SPARSE = Shape(
     family="qwen3_moe", vocab=71, hidden=32, layers=3, intermediate=48, heads=4, kv_heads=2, head_dim=16,
-    experts=Experts(count=8, intermediate=20),
+    experts=ExpertSizes(count=8, intermediate=20),
 )  # fmt: skip
 LAYOUTS = {
     "dense": {"data": 2, "tensor": 2, "pipeline": 2},

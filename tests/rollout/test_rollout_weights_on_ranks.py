@@ -87,8 +87,8 @@ def test_wrong_weights_are_named_with_whole_shapes_and_change_nothing(
             engine.load_weights(weights.items(), version=1)
         return str(caught.value), engine.checksum() == before and engine.version == 0
 
-    for message, unchanged in on_ranks(2, told):
-        assert unchanged
+    for message, fixed_fields_rule in on_ranks(2, told):
+        assert fixed_fields_rule
         for part in (
             "model.norm.weight is missing",
             "lm_head.weight is [3], not [71, 32]",

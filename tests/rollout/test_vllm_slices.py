@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rljob_api.model.tensors import Cut, TensorSpec
-from rljob_plan.resharding.boxes import Box, Piece
+from rljob_plan.resharding.boxes import Box, TensorBox
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.rollout.vllm_slices import as_whole
 
@@ -12,9 +12,9 @@ WHOLE = torch.arange(48.0).view(8, 6)
 ROWS, COLUMNS = Box(2, 6, 0, 6), Box(0, 8, 3, 6)
 
 
-def piece(box: Box) -> Piece:
+def piece(box: Box) -> TensorBox:
     tensor = TensorSpec(name="up_proj.weight", shape=(8, 6), cut=Cut.ROWS, layer=0)
-    return Piece(tensor, box)
+    return TensorBox(tensor, box)
 
 
 def given(box: Box) -> torch.Tensor:

@@ -122,6 +122,6 @@ def test_weights_of_another_model_are_refused_by_name_before_they_come(
 
     told = on_ranks(3, device, seconds=90)[1:]
 
-    for message, unchanged in told:
+    for message, fixed_fields_rule in told:
         assert "model.layers.0.self_attn.q_norm.weight is missing" in message
-        assert unchanged
+        assert fixed_fields_rule

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from rljob_api.spec.engines import UpdateParallelism
 from rljob_api.topology.devices import UpdateDegrees
-from rljob_api.topology.second_copies import held_alone, second_holders
+from rljob_api.topology.second_copies import second_holders, unique_states
 from rljob_runtime.run.shard_holders import plan_transfers, shard_holders
 from rljob_runtime.worker.transfers import Transfer
 
@@ -67,7 +67,7 @@ def test_what_is_held_alone_is_what_nobody_else_holds(
 
     found = shard_holders({"policy": chosen}, ranks)
 
-    alone = held_alone(UpdateDegrees.model_validate(dict(chosen)))
+    alone = unique_states(UpdateDegrees.model_validate(dict(chosen)))
     for part, same in found.items():
         own = all(peers == {rank} for rank, peers in enumerate(same))
         assert own == (part.removeprefix("policy/") in alone)

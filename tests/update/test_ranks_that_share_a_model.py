@@ -90,8 +90,8 @@ class Training:
         except DockError as error:
             failure = str(error)
         weights = {name: weight.clone() for name, weight in policy.whole_weights()}
-        unchanged = all(weight.equal(before[name]) for name, weight in weights.items())
-        return report, weights, failure, unchanged
+        fixed_fields_rule = all(weight.equal(before[name]) for name, weight in weights.items())
+        return report, weights, failure, fixed_fields_rule
 
     def _reference(self, model: Any, ranks: UpdateRanks, rank: int) -> None:
         spec = self.samples.spec
@@ -157,8 +157,8 @@ def test_ranks_that_share_a_model_learn_from_a_dock_what_one_rank_learns(
 ) -> None:
     family, degrees, settings = CASES[case]
     path = save(family)
-    alone, expected, _, unchanged = Training(path=path, degrees={}, **settings).run()[0]
-    assert not unchanged
+    alone, expected, _, fixed_fields_rule = Training(path=path, degrees={}, **settings).run()[0]
+    assert not fixed_fields_rule
 
     found = Training(path=path, degrees=degrees, **settings).run()
 
@@ -180,5 +180,5 @@ def test_a_batch_that_is_dropped_half_way_fails_on_all_ranks_and_changes_no_weig
 ) -> None:
     results = Training(path=save(family), degrees=degrees, missing=1).run()
 
-    for report, _, failure, unchanged in results:
-        assert report is None and failure and unchanged
+    for report, _, failure, fixed_fields_rule in results:
+        assert report is None and failure and fixed_fields_rule

@@ -12,7 +12,7 @@ from reshards import SHAPES
 
 from rljob_api.model.architecture import Shape
 from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
-from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
+from rljob_plan.resharding.layouts import LayoutTable, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
@@ -23,7 +23,7 @@ DEVICES, PLANS = 4, 12
 WIDTHS = Widths(update=4, rollout=2)
 
 
-def update_layouts(shape: Shape) -> Iterator[Layout]:
+def update_layouts(shape: Shape) -> Iterator[LayoutTable]:
     """Of at most four devices, with virtual pipelines and ZeRO."""
     axes = product((1, 2, 3, 4), (1, 2), (1, 2, 4), (1, 2, 3), (1, 2), (1, 2, 4), (0, 1, 3))
     for data, context, tensor, pipeline, virtual, expert, zero in axes:
@@ -56,8 +56,8 @@ def drawn(name: str) -> list[ReshardPlan]:
     updates = list(update_layouts(shape))
     for _ in range(PLANS):
         update = draw.choice(updates)
-        left = DEVICES - len(update.parts)
-        first = len(update.parts) if left and draw.random() < 0.5 else 0
+        left = DEVICES - len(update.shards)
+        first = len(update.shards) if left and draw.random() < 0.5 else 0
         rollouts = list(rollout_layouts(shape, left if first else DEVICES))
         found.append(
             make_reshard_plan(

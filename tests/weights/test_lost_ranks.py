@@ -18,7 +18,7 @@ from reshard_ranks import made, plan_of, slices_of, whole_weights
 from torch import Tensor
 from wait_until import wait_until
 
-from rljob_plan.resharding.boxes import Piece
+from rljob_plan.resharding.boxes import TensorBox
 from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
@@ -102,7 +102,7 @@ def two_steps(rank: int, at: str, *, plan: ReshardPlan = PLAN, shares_memory: bo
     )
     strategy = AllgatherSwap(resharder, update, backend)
 
-    def new(piece: Piece) -> Tensor:
+    def new(piece: TensorBox) -> Tensor:
         fates.meet("select")
         return made(piece, torch.float32, backend.ledger)
 
@@ -229,7 +229,7 @@ def test_who_waits_for_a_rank_that_gave_up_does_not_wait_for_its_timeout(
             shares_memory=way != "collectives",
         )
 
-        def refuses(piece: Piece) -> Tensor:
+        def refuses(piece: TensorBox) -> Tensor:
             raise MemoryError("no room")
 
         alive.append(resharder)

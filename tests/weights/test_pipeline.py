@@ -9,7 +9,7 @@ from forked_ranks import on_ranks
 from reshard_ranks import plan_of, slices_of, whole_weights
 from torch import Tensor
 
-from rljob_plan.resharding.boxes import Piece
+from rljob_plan.resharding.boxes import TensorBox
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.weights.reshard.executor import Resharder
@@ -61,7 +61,7 @@ def test_the_next_gather_has_begun_and_the_last_swap_goes_on_while_a_bucket_is_s
         update = slices_of(whole_weights(PLAN.update.shape, torch.float32), PLAN.update, rank)
         resharder = Resharder(PLAN, backend, sent=torch.float32, timeout_seconds=30)
 
-        def new(piece: Piece) -> Tensor:
+        def new(piece: TensorBox) -> Tensor:
             number = bucket_of[piece.tensor.name]
             assert backend.await_begun(min(number + 2, buckets))
             assert swapping == ({number - 1} if number else set())

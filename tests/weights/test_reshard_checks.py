@@ -13,7 +13,7 @@ from torch import Tensor
 from rljob_api.model.tensors import tensors_of
 from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_plan.resharding.boxes import Box
-from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
+from rljob_plan.resharding.layouts import LayoutTable, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.errors import WeightsError
@@ -35,7 +35,7 @@ def plan_of(nodes: int | None = None) -> ReshardPlan:
     )
 
 
-def slices_of(layout: Layout, device: int) -> Slices:
+def slices_of(layout: LayoutTable, device: int) -> Slices:
     random = torch.Generator().manual_seed(5)
     whole = {
         tensor.name: torch.randn(tensor.shape, generator=random).to(
@@ -44,7 +44,7 @@ def slices_of(layout: Layout, device: int) -> Slices:
         for tensor in tensors_of(layout.shape)
     }
     found: Slices = {}
-    for tensor, box in layout.held(device):
+    for tensor, box in layout.local_boxes(device):
         rows, columns = (*tensor.shape, 1)[:2]
         found[tensor.name] = part(whole[tensor.name], Box(0, rows, 0, columns), box).clone()
     return found

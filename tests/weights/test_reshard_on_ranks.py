@@ -68,7 +68,7 @@ def test_each_rank_ends_with_its_slices_within_the_planned_peak(
     name: str, nodes: int | None, shares_memory: bool
 ):
     plan = plan_of(name, nodes=nodes, separated=False, widths=Widths(update=4, rollout=4))
-    size = max(len(plan.update.parts), len(plan.rollout.parts))
+    size = max(len(plan.update.shards), len(plan.rollout.shards))
 
     reports = on_ranks(
         size,

@@ -60,12 +60,12 @@ def assert_slices(
 def test_swapped_weights_are_on_the_host_while_generating_and_come_back_bitwise(name: str):
     plan = plan_of(name, nodes=None, separated=False, widths=WIDTHS)
 
-    found = on_ranks(len(plan.update.parts), lambda rank: a_step(plan, rank, "allgather-swap"))
+    found = on_ranks(len(plan.update.shards), lambda rank: a_step(plan, rank, "allgather-swap"))
 
     for kind, peak in zip(plan.loads.kinds, peaks(plan, swaps=True), strict=True):
         for device in (device for device in kind if device in plan.update.devices):
-            update = sum(plan.sent_bytes(piece) for piece in plan.update.held(device))
-            rollout = sum(plan.sent_bytes(piece) for piece in plan.rollout.held(device))
+            update = sum(plan.sent_bytes(piece) for piece in plan.update.local_boxes(device))
+            rollout = sum(plan.sent_bytes(piece) for piece in plan.rollout.local_boxes(device))
             generating, training = found[device]["generating"], found[device]["training"]
             assert generating.kind_bytes.get(UPDATE, 0) == 0
             assert generating.total_bytes == rollout
@@ -80,8 +80,8 @@ def test_the_baseline_keeps_both_layouts():
     found = on_ranks(4, lambda rank: a_step(plan, rank, "allgather"))
 
     for device, held in enumerate(found):
-        update = sum(plan.sent_bytes(piece) for piece in plan.update.held(device))
-        rollout = sum(plan.sent_bytes(piece) for piece in plan.rollout.held(device))
+        update = sum(plan.sent_bytes(piece) for piece in plan.update.local_boxes(device))
+        rollout = sum(plan.sent_bytes(piece) for piece in plan.rollout.local_boxes(device))
         assert held["generating"].kind_bytes == {UPDATE: update, "rollout weights": rollout}
 
 

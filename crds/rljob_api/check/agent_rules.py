@@ -1,4 +1,4 @@
-"""Rules on agents: what a session goes with, and who scores it.
+"""Rules on agents: the settings that a session can be combined with, and the reward that it returns.
 
 Pure functions from a spec to problems, called by `load`.
 """
@@ -13,7 +13,7 @@ PATH = "spec.rollout.agent"
 
 
 def agent_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A session is one sample's, on one device, within a step."""
+    """Require settings that suit sessions: each is for one sample, on one device, within a step."""
     agent = spec.rollout.agent
     if agent is None:
         return
@@ -57,7 +57,7 @@ def agent_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def agent_reward_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Only an agent gives a reward of its own, and one is enough."""
+    """Allow one reward of type agent, and only with an agent."""
     missing = None if spec.rollout.agent else f"{PATH}, whose function returns it"
     yield from own_reward(spec, "agent", giver=missing, else_use="without")
 

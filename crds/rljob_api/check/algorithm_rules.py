@@ -1,6 +1,6 @@
-"""Combinations of an algorithm with the job that are wrong in theory, each with the reason.
+"""Refuse combinations of an algorithm with the job that are wrong in theory, each with the reason.
 
-Pure functions from a spec to problems, called by `load`. What merely trains badly is not refused.
+Pure functions from a spec to problems, called by `load`. Settings that merely train badly are not refused.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ PATH = "spec.algorithm.params"
 
 
 def kl_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A KL term whose gradient is one, and a coefficient that can be adapted."""
+    """Require a KL term with the KL's gradient, and a coefficient that can be adapted."""
     params = spec.algorithm.params
     if params.kl_coefficient > 0 and params.kl_in == "loss" and params.kl_estimator == "k1":
         yield Problem(
@@ -38,7 +38,7 @@ def kl_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def sequence_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A loss of whole sequences is a mean over sequences."""
+    """Require a mean over sequences for a loss of full sequences."""
     aggregation = spec.algorithm.params.loss_aggregation
     if spec.algorithm.name == "gspo" and aggregation != "sequence-mean":
         yield Problem(
@@ -49,7 +49,8 @@ def sequence_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def truncated_sampling_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Importance weights need the probabilities that tokens were drawn with."""
+    """Refuse truncated sampling with importance weights, which need the probabilities that tokens were drawn
+    with."""
     params, rollout = spec.algorithm.params, spec.rollout
     if rollout.top_p == 1 and rollout.top_k == 0:
         return
@@ -73,7 +74,7 @@ def truncated_sampling_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def rollout_logprobs_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """What is corrected by the rollout's log-probs reads them."""
+    """Require the rollout's log-probs as a column if a correction uses them."""
     params = spec.algorithm.params
     if not isinstance(spec.algorithm, PackageAlgorithm) or "rollout_logprobs" in params.fields:
         return
@@ -88,7 +89,7 @@ def rollout_logprobs_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def ratio_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A ratio counts once: in the surrogate or as a weight."""
+    """Refuse a ratio that counts twice: in the surrogate and as a weight."""
     params = spec.algorithm.params
     chosen, path = params.rollout_correction, f"{PATH}.rolloutCorrection"
     explicit = chosen.weight in ("token", "sequence")
@@ -102,7 +103,7 @@ def ratio_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def _uses_rollout_ratio(params: PolicyParams, *, older: bool) -> str | None:
-    """What needs the rollout's probabilities, if anything does."""
+    """Return the path of the setting that needs the rollout's probabilities, or None."""
     chosen = params.rollout_correction
     if chosen.weight in ("token", "sequence") or (chosen.weight == "auto" and older):
         return f"{PATH}.rolloutCorrection.weight"
@@ -112,7 +113,7 @@ def _uses_rollout_ratio(params: PolicyParams, *, older: bool) -> str | None:
 
 
 def overlong_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """An overlong buffer lies within the longest response."""
+    """Require that an overlong buffer lies within the longest response."""
     overlong = getattr(spec.algorithm.params, "overlong", None)
     longest = spec.batch.max_response_length
     if overlong is None:
@@ -133,7 +134,7 @@ def overlong_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def sample_filter_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A filter has something to choose from, and samples are drawn once."""
+    """Require several samples for a filter to choose from, and refuse drawing samples twice."""
     params = spec.algorithm.params
     if params.sample_filter is not None and params.batch_reweighting is not None:
         yield Problem(
@@ -150,7 +151,7 @@ def sample_filter_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def package_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """What an installed package says of its algorithm's parameters."""
+    """Yield the problems that an installed package reports for its algorithm's parameters."""
     if isinstance(spec.algorithm, PackageAlgorithm):
         yield from spec.algorithm.problems()
 

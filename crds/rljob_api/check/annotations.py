@@ -1,7 +1,7 @@
-"""Annotations that `rljob plan` reads: the paper's n, M and C, where a job states its own.
+"""Annotations that `rljob plan` reads: the paper's n, M and C, if a job sets its own.
 
-The numbers describe another system's samples (Table 1 gives n and M outright), so they are no part
-of the spec: nothing that runs may depend on them.
+The numbers describe another system's samples (Table 1 gives n and M outright), so they are not in the spec:
+nothing that runs may depend on them.
 """
 
 import re
@@ -19,7 +19,7 @@ KNOWN = (RESPONSE_ITEMS, SCALARS, CONTROLLERS)
 
 
 def annotation_problems(annotations: Mapping[str, str]) -> Iterator[Problem]:
-    """Unknown annotations under our prefix, and values that are no whole number from 1."""
+    """Yield unknown annotations under the product's prefix, and values that are not whole numbers from 1."""
     for key, value in annotations.items():
         path = f"metadata.annotations[{key}]"
         if key.startswith(PREFIX) and key not in KNOWN:
@@ -31,5 +31,5 @@ def annotation_problems(annotations: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def planned(annotations: Mapping[str, str], key: str, default: int) -> int:
-    """The number that an annotation states, else the default."""
+    """Return the number that an annotation sets, or the default."""
     return int(annotations.get(key, default))

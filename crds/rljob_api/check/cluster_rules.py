@@ -1,4 +1,4 @@
-"""Rules on what only a cluster reads: deadlines, failures, schedulers, the devices of a node.
+"""Rules on settings that only a cluster reads: deadlines, failures, schedulers, the devices of a node.
 
 Pure functions from a spec to problems, called by `load`; `pod_rules` holds those on pods.
 """
@@ -18,23 +18,23 @@ from rljob_api.topology.super_pods import SP_BLOCK, super_pod_node, worker_pods
 
 
 def deadline_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A deadline of an attempt lies within that of the job."""
-    whole = spec.active_deadline_seconds
+    """Require that deadlines of an attempt are shorter than the deadline of the job."""
+    job_deadline = spec.active_deadline_seconds
     inner = {
         "startDeadlineSeconds": spec.start_deadline_seconds,
         "progressDeadlineSeconds": spec.progress_deadline_seconds,
     }
     for name, seconds in inner.items():
-        if whole is not None and seconds is not None and seconds >= whole:
+        if job_deadline is not None and seconds is not None and seconds >= job_deadline:
             yield Problem(
                 f"spec.{name}",
-                f"is {seconds}, not below activeDeadlineSeconds {whole}, so it never acts; lower it "
+                f"is {seconds}, not below activeDeadlineSeconds {job_deadline}, so it never acts; lower it "
                 "or leave it out",
             )
 
 
 def deadline_notes(spec: RLJobSpec) -> Iterator[str]:
-    """Which of two deadlines comes first, where a user may not expect it."""
+    """Yield a note if a deadline passes earlier than a user may expect."""
     progress, stage = spec.progress_deadline_seconds, spec.flow.stage_timeout_seconds
     if progress is not None and progress <= stage:
         yield (
@@ -45,7 +45,7 @@ def deadline_notes(spec: RLJobSpec) -> Iterator[str]:
 
 
 def failure_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Every rule on failures says which ones it is about."""
+    """Require that every rule on failures names the failures that it applies to."""
     policy = spec.failure_policy
     for index, rule in enumerate(policy.rules if policy else ()):
         if not rule.on_exit_codes and not rule.on_reasons:
@@ -56,7 +56,7 @@ def failure_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def scheduling_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A queue where the scheduler needs one, and only where it knows queues."""
+    """Require a queue if the scheduler needs one, and refuse one if it has no queues."""
     scheduling, path = spec.scheduling, "spec.scheduling.queue"
     scheduler, queue = scheduling.scheduler, scheduling.queue
     if queue is None and scheduler in QUEUE_NEEDED:
@@ -85,7 +85,7 @@ def _partial_admission(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def accelerator_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A number of devices that the product gives to one pod, and node labels that can exist."""
+    """Require a number of devices that the product gives to one pod, and valid node labels."""
     accelerator, path = spec.accelerator, "spec.accelerator"
     nodes = num_nodes(spec.placement, accelerator)
     devices, legal = accelerator.devices_per_node, legal_devices(accelerator, nodes=nodes)
@@ -105,8 +105,8 @@ def accelerator_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def super_pod_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """What Volcano's Ascend plugin would refuse of a job in super-pods of Atlas A3: parts of nodes where
-    there are several, and an sp-block that does not cut the job into whole nodes."""
+    """Refuse what Volcano's Ascend plugin would refuse for a job in super-pods of Atlas A3: partial nodes in
+    a job of several nodes, and an sp-block that does not cut the job into full nodes."""
     node, devices, pods = super_pod_node(spec), spec.accelerator.devices_per_node, worker_pods(spec)
     if node is None:
         return
@@ -118,14 +118,14 @@ def super_pod_rule(spec: RLJobSpec) -> Iterator[Problem]:
         )
         return
     annotations = (spec.pod_templates.worker or PodTemplate()).annotations
-    given, legal = (
+    blocks, legal = (
         annotations.get(SP_BLOCK),
         [devices * n for n in range(1, pods + 1) if pods % n == 0],
     )
-    if given is not None and given not in map(str, legal):
+    if blocks is not None and blocks not in map(str, legal):
         yield Problem(
             f"spec.podTemplates.worker.annotations[{SP_BLOCK}]",
-            f"is {given!r}, which does not cut {pods * devices} devices into whole nodes of {devices}; use "
+            f"is {blocks!r}, which does not cut {pods * devices} devices into whole nodes of {devices}; use "
             f"one of {', '.join(map(str, legal))}, or leave it out",
         )
 

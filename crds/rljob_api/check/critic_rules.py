@@ -1,4 +1,4 @@
-"""Rules on models beside the policy: the critic, the reward model, the judge; on DPO and its pairs.
+"""Rules on models besides the policy: the critic, the reward model, the judge; also on DPO and its pairs.
 
 Pure functions from a spec to problems, called by `load` after those of `layout_rules`.
 """
@@ -19,7 +19,7 @@ from rljob_api.topology.devices import roles, update_replicas
 
 
 def critic_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Only for an algorithm with a critic, and then under the rules of training."""
+    """Allow a critic only for an algorithm that has one, and apply the rules of training to it."""
     if not spec.has_critic:
         if spec.critic is not None:
             yield Problem(
@@ -35,7 +35,7 @@ def critic_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def reward_model_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """One at most, in a layout of its own that shares out the prompts of each batch evenly."""
+    """Allow one reward model, with a separate layout that shares out the prompts of each batch evenly."""
     models = [i for i, reward in enumerate(spec.rewards) if reward.model is not None]
     for index in models[1:]:
         yield Problem(
@@ -50,7 +50,7 @@ def reward_model_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def teacher_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """For an algorithm that learns from one, with a layout that shares out prompts evenly."""
+    """Allow a teacher for an algorithm that learns from one, with a layout that shares out prompts evenly."""
     path, params = "spec.teacher", spec.algorithm.params
     if spec.teacher is None:
         if spec.has_teacher:
@@ -82,7 +82,7 @@ def teacher_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def judge_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A template that shows the response, a pattern with the grade in a group."""
+    """Require a template that shows the response, and a pattern with the grade in a group."""
     for index, reward in enumerate(spec.rewards):
         if reward.judge is None:
             continue
@@ -103,13 +103,14 @@ def judge_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def _layout_problems(
-    spec: RLJobSpec, degrees: UpdateParallelism, path: str, what: str, *, evaluates: bool = True
+    spec: RLJobSpec, degrees: UpdateParallelism, path: str, model: str, *, evaluates: bool = True
 ) -> Iterator[Problem]:
-    """Of a model that is never trained, on the devices that train. path: of its section."""
+    """Yield problems of the layout of a model that is never trained, on the devices that train. path: of its
+    section."""
     update = spec.update.model_copy(update={"parallelism": degrees})
     for problem in update_degrees_rule(spec.model_copy(update={"update": update})):
-        yield _renamed(problem, path, what)
-    whose = f"the {what} ({path}.parallelism.data)"
+        yield _renamed(problem, path, model)
+    whose = f"the {model} ({path}.parallelism.data)"
     yield from _even_shares(spec, degrees, whose, evaluates=evaluates)
 
 
@@ -131,16 +132,16 @@ def _even_shares(
             )
 
 
-def _renamed(problem: Problem, path: str, what: str) -> Problem:
-    found, message = (
-        text.replace("spec.update", path).replace("update replicas", f"{what} replicas")
+def _renamed(problem: Problem, path: str, model: str) -> Problem:
+    new_path, message = (
+        text.replace("spec.update", path).replace("update replicas", f"{model} replicas")
         for text in (problem.path, problem.message)
     )
-    return replace(problem, path=found, message=message)
+    return replace(problem, path=new_path, message=message)
 
 
 def dpo_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Parameters of a loss of pairs, whose two responses lie in one micro-batch."""
+    """Require parameters of a loss of pairs, whose two responses are in one micro-batch."""
     params = spec.algorithm.params
     if not isinstance(params, DPOParams):
         return
@@ -164,7 +165,7 @@ def dpo_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def pairs_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Pairs of the data are for DPO, two responses a prompt, and nothing is generated."""
+    """Require DPO with two responses per prompt for pairs of the data. Nothing is generated for them."""
     if spec.data.preferences is None:
         return
     if spec.algorithm.name != "dpo":
@@ -178,14 +179,14 @@ def pairs_rule(spec: RLJobSpec) -> Iterator[Problem]:
             "spec.batch.samplesPerPrompt",
             f"is {spec.batch.samples_per_prompt}; a pair of spec.data.preferences has 2 responses; use 2",
         )
-    given = (
+    settings = (
         ("spec.flow.mode", spec.flow.mode == "async", "async; use streaming or sync"),
         ("spec.flow.partialRollout", spec.flow.partial_rollout is not None, "set; leave it out"),
         ("spec.placement.mode", spec.placement.mode != "colocated", "separated; use colocated"),
     )
-    for path, wrong, what in given:
+    for path, wrong, remedy in settings:
         if wrong:
-            yield Problem(path, f"is {what}: with spec.data.preferences nothing is generated")
+            yield Problem(path, f"is {remedy}: with spec.data.preferences nothing is generated")
     yield from _even_shares(
         spec, spec.update.parallelism, "the policy (spec.update.parallelism.data)"
     )

@@ -1,4 +1,4 @@
-"""Rules on training with fewer replicas (`elastic.update`): each of them holds everything by itself.
+"""Rules on training with fewer replicas (`elastic.update`): each replica must hold everything.
 
 Pure functions from a spec to problems, called by `load`.
 """
@@ -18,7 +18,8 @@ REMEDY = f"or leave {PATH} out"
 
 
 def elastic_update_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Devices that train alone, on the engine `torch`, each a whole replica; no more than there are."""
+    """Require devices that only train, on the engine `torch`, each a full replica, and a minimum that
+    exists."""
     fewest = fewest_replicas(spec)
     if fewest is None:
         return
@@ -35,7 +36,7 @@ def elastic_update_rule(spec: RLJobSpec) -> Iterator[Problem]:
             f"update.engine: torch, {REMEDY}",
         )
     for path, degrees in _layouts(spec):
-        yield from _whole_replicas(path, degrees)
+        yield from _full_replicas(path, degrees)
     replicas = update_replicas(
         spec.update.parallelism, roles(spec.placement, spec.accelerator).update
     )
@@ -47,8 +48,8 @@ def elastic_update_rule(spec: RLJobSpec) -> Iterator[Problem]:
         )
 
 
-def _whole_replicas(path: str, degrees: UpdateParallelism) -> Iterator[Problem]:
-    """Where a device has only a part, others cannot train without it."""
+def _full_replicas(path: str, degrees: UpdateParallelism) -> Iterator[Problem]:
+    """Refuse layouts in which a device holds only a shard, since others cannot train without it."""
     if degrees.zero:
         yield Problem(
             f"{path}.zero",
@@ -65,7 +66,7 @@ def _whole_replicas(path: str, degrees: UpdateParallelism) -> Iterator[Problem]:
 
 
 def _layouts(spec: RLJobSpec) -> Iterator[tuple[str, UpdateParallelism]]:
-    """Of all models on the devices that train."""
+    """Yield the layouts of all models on the devices that train."""
     yield "spec.update.parallelism", spec.update.parallelism
     if spec.critic is not None:
         yield "spec.critic.parallelism", spec.critic.parallelism

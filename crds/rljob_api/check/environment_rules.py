@@ -1,4 +1,4 @@
-"""Rules on environments: what a game needs, what it has no use for, and who scores it.
+"""Rules on environments: what a game needs, what it cannot be combined with, and the reward that it returns.
 
 Pure functions from a spec to problems, called by `load`.
 """
@@ -14,7 +14,8 @@ PATH = "spec.data.environment"
 
 
 def environment_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Each environment of the job can be made, and its moves fit a response and a stage."""
+    """Require that each environment of the job can be created, and that its moves fit a response and a
+    stage."""
     for path, played in environments(spec):
         if played.name == "textarena" and not isinstance((played.params or {}).get("game"), str):
             yield Problem(
@@ -38,7 +39,7 @@ def environment_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def environment_data_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Games have no expected answers, and are evaluated by games."""
+    """Refuse expected answers for games, and require that games are evaluated by games."""
     played = spec.data.environment is not None
     if played and spec.data.few_shot is not None:
         yield Problem(
@@ -58,13 +59,13 @@ def environment_data_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def environment_reward_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Only games give a reward of their own, and one is enough."""
+    """Allow one reward of type environment, and only with games."""
     missing = None if spec.data.environment else f"{PATH}, whose games give it"
     yield from own_reward(spec, "environment", giver=missing, else_use="with other data")
 
 
 def environments(spec: RLJobSpec) -> Iterator[tuple[str, Environment]]:
-    """Every environment of the job and its place: that of training, and those of suites."""
+    """Yield every environment of the job with its path: that of training, and those of suites."""
     if spec.data.environment is not None:
         yield PATH, spec.data.environment
     for index, suite in enumerate(spec.evaluation.suites if spec.evaluation else []):

@@ -1,4 +1,4 @@
-"""Rules on evaluation: what goes by it needs one.
+"""Rules on evaluation, and on settings that depend on one.
 
 Pure functions from a spec to problems, called by `load`.
 """
@@ -13,7 +13,7 @@ from rljob_api.spec.rljob import RLJobSpec
 
 
 def best_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Best checkpoint and early stop go by evaluations during training."""
+    """Require evaluations during training for the best checkpoint and for early stopping."""
     evaluation = spec.evaluation
     if evaluation is None:
         if spec.checkpoint.keep_best:
@@ -37,7 +37,7 @@ def best_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def evaluation_notes(spec: RLJobSpec) -> Iterator[str]:
-    """Evaluations that never come."""
+    """Yield a note on evaluations that never run."""
     every = spec.evaluation.every if spec.evaluation else None
     if every is not None and every > spec.steps:
         yield (
@@ -47,7 +47,7 @@ def evaluation_notes(spec: RLJobSpec) -> Iterator[str]:
 
 
 def metrics_of(evaluation: Evaluation) -> list[str]:
-    """Names that evaluation.metric may have."""
+    """Return the names that evaluation.metric may have."""
     of_suites = [
         f"{suite.name}/{name}" for suite in evaluation.suites for name in ("accuracy", "reward")
     ]
@@ -55,13 +55,13 @@ def metrics_of(evaluation: Evaluation) -> list[str]:
 
 
 def suite_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Suites with names of their own, one source each, that the rewards can score."""
-    seen: set[str] = set()
+    """Require suites with unique names and one source each, which the rewards can score."""
+    names: set[str] = set()
     for index, suite in enumerate(spec.evaluation.suites if spec.evaluation else []):
         path = f"spec.evaluation.suites[{index}]"
-        if suite.name in seen:
+        if suite.name in names:
             yield Problem(f"{path}.name", f"{suite.name!r} is taken by an earlier suite; rename it")
-        seen.add(suite.name)
+        names.add(suite.name)
         sources = {
             "reasoningGym": suite.reasoning_gym,
             "drawn": suite.drawn,
@@ -83,7 +83,7 @@ def suite_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 def _level_problems(suite: EvaluationSuite, path: str) -> Iterator[Problem]:
     generator = suite.reasoning_gym or suite.drawn
-    place = f"{path}.reasoningGym" if suite.reasoning_gym else f"{path}.drawn"
+    generator_path = f"{path}.reasoningGym" if suite.reasoning_gym else f"{path}.drawn"
     if generator is None:
         if suite.levels:
             yield Problem(
@@ -93,10 +93,11 @@ def _level_problems(suite: EvaluationSuite, path: str) -> Iterator[Problem]:
             )
     elif generator.curriculum is not None:
         yield Problem(
-            f"{place}.curriculum", "is for training; use levels for a set of each, or leave it out"
+            f"{generator_path}.curriculum",
+            "is for training; use levels for a set of each, or leave it out",
         )
-    elif suite.levels and generator.says_level:
-        yield Problem(f"{place}.level", "is given by levels already; leave one out")
+    elif suite.levels and generator.has_level:
+        yield Problem(f"{generator_path}.level", "is given by levels already; leave one out")
 
 
 EVALUATION_RULES: tuple[Rule, ...] = (best_rule, suite_rule)

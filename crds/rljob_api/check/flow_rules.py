@@ -1,4 +1,5 @@
-"""Rules on how stages follow each other: what makes samples stale, what bounds it, who chooses prompts.
+"""Rules on how stages follow each other: what makes samples stale, what bounds it, and how prompts are
+chosen.
 
 Pure functions from a spec to problems, called by `load`.
 """
@@ -12,7 +13,8 @@ from rljob_api.topology.devices import open_prompts
 
 
 def flow_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Generation runs ahead only on devices of its own; samples are stale where something makes them so."""
+    """Allow generation ahead only on separate devices, and a bound on staleness only if samples can be
+    stale."""
     flow = spec.flow
     if flow.mode == "async" and spec.placement.mode == "colocated":
         yield Problem(
@@ -29,7 +31,7 @@ def flow_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def partial_rollout_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A budget that ends some samples, and no more open prompts than a step can train on."""
+    """Require a budget that ends some samples, and no more open prompts than a step can train on."""
     flow, batch, path = spec.flow, spec.batch, "spec.flow.partialRollout"
     partial = flow.partial_rollout
     if partial is None:
@@ -56,7 +58,8 @@ def partial_rollout_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def difficulty_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A step's prompts are chosen by what all steps before it gave, and groups can be of both kinds."""
+    """Require that a step's prompts can be chosen by the results of earlier steps, and that groups can
+    differ."""
     path, flow = "spec.data.difficultyFilter", spec.flow
     if spec.data.difficulty_filter is None:
         return

@@ -1,4 +1,4 @@
-"""Rules on guards and stragglers: a rollback has somewhere to go, a device can be replaced.
+"""Rules on guards and stragglers: a rollback needs a checkpoint, and a device must be replaceable.
 
 Pure functions from a spec to problems, called by `load`.
 """
@@ -13,7 +13,8 @@ from rljob_api.topology.devices import keeps_engine
 
 
 def rollback_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Checkpoints on the way, and enough of them kept that one is older than the alarm's first step."""
+    """Require checkpoints during training, and keep enough of them that one is older than the alarm's first
+    step."""
     every, keep = spec.checkpoint.every, spec.checkpoint.keep
     for name, guard in spec.guards.by_name().items():
         if guard.policy != "rollback":
@@ -36,10 +37,11 @@ def rollback_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def straggler_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A process makes an engine other than `torch` once, and keeps it where one device has the model."""
+    """Refuse replacement if a process would have to create its engine twice. Engines other than `torch` can
+    be created once, and are kept only if one device holds the model."""
     trains_too = spec.placement.mode == "colocated" and "generate" in spec.states
-    once = spec.rollout.engine != "torch" and not keeps_engine(spec)
-    if spec.stragglers.action == "replace" and trains_too and once:
+    is_created_once = spec.rollout.engine != "torch" and not keeps_engine(spec)
+    if spec.stragglers.action == "replace" and trains_too and is_created_once:
         yield Problem(
             "spec.stragglers.action",
             f"is replace, but colocated devices cannot make the engine {spec.rollout.engine} a second time "

@@ -1,4 +1,4 @@
-"""Rules on devices: who owns them, degrees of parallelism, shares of the batch, room in the dock.
+"""Rules on devices: which role owns them, degrees of parallelism, shares of the batch, room in the dock.
 
 Pure functions from a spec to problems, called by `load` after those of `rules`.
 """
@@ -27,19 +27,19 @@ from rljob_api.topology.devices import (
     total_devices,
     update_replicas,
 )
-from rljob_api.topology.second_copies import held_alone
+from rljob_api.topology.second_copies import unique_states
 
 REPLICAS = "spec.dock.replicas"
 
 
 def placement_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Devices belong to roles only when separated; a role that is left open gets some."""
+    """Allow numbers of devices only if roles are separated, and require some for a role that is left open."""
     placement, total = spec.placement, total_devices(spec.placement, spec.accelerator)
-    given = {
+    devices_by_field = {
         "updateDevices": placement.update_devices,
         "rolloutDevices": placement.rollout_devices,
     }
-    named = {name: value for name, value in given.items() if value is not None}
+    named = {name: value for name, value in devices_by_field.items() if value is not None}
     if placement.mode == "colocated":
         for name in named:
             yield Problem(
@@ -62,7 +62,7 @@ def placement_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def update_degrees_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """data × tensor × pipeline × context is the number of devices that train."""
+    """Require that data × tensor × pipeline × context is the number of devices that train."""
     degrees, path = spec.update.parallelism, "spec.update.parallelism"
     names = ("data", "tensor", "pipeline", "context")
     yield from _product(spec, path, names, devices=roles(spec.placement, spec.accelerator).update)
@@ -88,7 +88,7 @@ def update_degrees_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def rollout_degrees_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """data × tensor × pipeline is the number of devices that generate."""
+    """Require that data × tensor × pipeline is the number of devices that generate."""
     degrees, path = spec.rollout.parallelism, "spec.rollout.parallelism"
     devices = roles(spec.placement, spec.accelerator).rollout
     yield from _product(spec, path, ("data", "tensor", "pipeline"), devices=devices)
@@ -108,7 +108,7 @@ def rollout_degrees_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def rollout_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Every rollout replica gets the same number of prompts."""
+    """Require that every rollout replica gets the same number of prompts."""
     devices = roles(spec.placement, spec.accelerator).rollout
     replicas = rollout_replicas(spec.rollout.parallelism, devices)
     prompts = spec.batch.global_batch_size
@@ -122,23 +122,23 @@ def rollout_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
             "spec.batch.globalBatchSize",
             f"{prompts} prompts cannot be shared evenly by {replicas} rollout replicas "
             f"(spec.rollout.parallelism.data on {devices} devices); "
-            f"{_multiples(_whole_step(spec), prompts)}{other}",
+            f"{_multiples(_step_multiple(spec), prompts)}{other}",
         )
 
 
 def update_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Every update replica gets the same number of whole micro-batches."""
+    """Require that every update replica gets the same number of complete micro-batches."""
     batch = spec.batch
     devices = roles(spec.placement, spec.accelerator).update
     replicas = update_replicas(spec.update.parallelism, devices)
     if not replicas:
         return
-    mini, whole = batch.mini_batch_size or batch.global_batch_size, _whole_mini_batch(spec)
-    legal = [number for number in divisors(batch.global_batch_size) if number % whole == 0]
+    mini, complete = batch.mini_batch_size or batch.global_batch_size, _mini_batch_multiple(spec)
+    legal = [number for number in divisors(batch.global_batch_size) if number % complete == 0]
     if batch.mini_batch_size and legal:
         advice = use_one_of(legal, mini)
     else:
-        advice = _multiples(_whole_step(spec), mini)
+        advice = _multiples(_step_multiple(spec), mini)
     name = "miniBatchSize" if batch.mini_batch_size else "globalBatchSize"
     if mini % replicas:
         yield Problem(
@@ -156,30 +156,32 @@ def update_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def capacity_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """The dock holds a whole step, the steps that are generated ahead of it, and the open prompts."""
+    """Require that the dock holds a full step, the steps that are generated ahead of it, and the open
+    prompts."""
     yield from capacity_problems(spec, route_bytes=0)
 
 
 def capacity_problems(spec: RLJobSpec, *, route_bytes: int) -> Iterator[Problem]:
-    """The same where each sample has so many bytes of routes."""
+    """Yield the dock's capacity problems if each sample has this many bytes of routes."""
     warehouses, steps = num_warehouses(spec), 1 + most_ahead(spec)
-    prompts, going_on = held_prompts(spec), open_prompts(spec)
+    prompts, going_on = stored_prompts(spec), open_prompts(spec)
     each = group_bytes(spec) + spec.batch.samples_per_prompt * route_bytes
-    held, capacity = prompts * each, parse_quantity(spec.dock.capacity)
-    needed = -(-held * 4 // 3)  # new rows and what is written to them leave a quarter free
-    of = "a step" if steps == 1 else f"{steps} steps"
-    of += " and those that go on" if going_on else ""
+    stored, capacity = prompts * each, parse_quantity(spec.dock.capacity)
+    needed = -(-stored * 4 // 3)  # new rows and the columns written to them leave a quarter free
+    period = "a step" if steps == 1 else f"{steps} steps"
+    period += " and those that go on" if going_on else ""
     if needed > capacity:
         yield Problem(
             "spec.dock.capacity",
             f"is {spec.dock.capacity}, but each of {warehouses} warehouses keeps up to {prompts} "
-            f"prompts of {of}, {-(-held // 2**20)}Mi at the longest lengths, in three quarters of it; "
+            f"prompts of {period}, {-(-stored // 2**20)}Mi at the longest lengths, in three quarters of it; "
             f"use at least {-(-needed // 2**20)}Mi, or more warehouses",
         )
 
 
 def replicas_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """The two warehouses of a row do not go together; each warehouse's other one is the next."""
+    """Require that the two warehouses of a row do not fail together. The second one of a row is the next
+    warehouse."""
     if spec.dock.replicas == 1:
         return
     warehouses, nodes = num_warehouses(spec), pods(spec).warehouse
@@ -200,8 +202,9 @@ def replicas_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def copies_on_one_node(spec: RLJobSpec) -> Iterator[Problem]:
-    """A cluster's node takes all its pods along, those with emulated devices too: the operator asks
-    this of every job, the contract of those that cannot be meant for one machine."""
+    """Refuse both copies of a row on one node, which takes all its pods along when it fails. The operator
+    applies this to every job, including emulated devices. `load` applies it to jobs that cannot run on one
+    machine."""
     warehouses, nodes = num_warehouses(spec), pods(spec).warehouse
     if spec.dock.replicas == 2 and nodes < 2:
         yield Problem(
@@ -212,12 +215,12 @@ def copies_on_one_node(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def redundancy_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A second copy is of what one rank alone holds, and on another rank or beside its process."""
+    """Require state that only one rank holds, and another host for its second copy."""
     kind, path = spec.update.redundancy, "spec.update.redundancy"
     ranks = roles(spec.placement, spec.accelerator).update
     if kind == "none" or not all(data for _, data in _trained(spec, ranks)):
         return
-    if not any(held_alone(_known(degrees, data)) for degrees, data in _trained(spec, ranks)):
+    if not any(unique_states(_known(degrees, data)) for degrees, data in _trained(spec, ranks)):
         degrees, data = _trained(spec, ranks)[0]
         yield Problem(
             path,
@@ -233,7 +236,7 @@ def redundancy_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def _trained(spec: RLJobSpec, ranks: int) -> list[tuple[UpdateParallelism, int | None]]:
-    """Degrees of each model that is trained, with its replicas."""
+    """Return the degrees of each trained model, with its replicas."""
     layouts = [spec.update.parallelism]
     if spec.has_critic:
         layouts.append(spec.critic.parallelism if spec.critic else UpdateParallelism())
@@ -244,22 +247,23 @@ def _known(degrees: UpdateParallelism, data: int | None) -> UpdateDegrees:
     return UpdateDegrees.model_validate({**dict(degrees), "data": data})
 
 
-def held_prompts(spec: RLJobSpec) -> int:
-    """Prompts that the fullest warehouse keeps at most: of a step, of those generated ahead of it, and
-    the open ones, which are there twice while they move to the next step's.
-    """
+def stored_prompts(spec: RLJobSpec) -> int:
+    """Return the largest number of prompts that a warehouse stores: those of a step, those generated ahead of
+    it, and the open ones. Open ones count twice while they move to the next step."""
     warehouses, steps = num_warehouses(spec), 1 + most_ahead(spec)
     step, going_on = spec.batch.global_batch_size, open_prompts(spec)
-    beside = (
+    candidates = (
         2 * step if spec.algorithm.params.refills else 0
-    )  # candidates, and what is left over of them
+    )  # candidates, and those that are left over
     return (
-        steps * -(-step // warehouses) + 2 * -(-going_on // warehouses) + -(-beside // warehouses)
+        steps * -(-step // warehouses)
+        + 2 * -(-going_on // warehouses)
+        + -(-candidates // warehouses)
     )
 
 
 def group_bytes(spec: RLJobSpec) -> int:
-    """Bytes in the dock of one prompt and its samples, all of the longest lengths."""
+    """Return the bytes in the dock of one prompt and its samples, all of the longest lengths."""
     batch, params = spec.batch, spec.algorithm.params
     columns = len(params.response_columns) + spec.has_turns  # the mask
     columns += spec.flow.partial_rollout is not None  # versions
@@ -271,14 +275,15 @@ def group_bytes(spec: RLJobSpec) -> int:
 
 
 def sample_route_bytes(spec: RLJobSpec, shape: Shape | None) -> int:
-    """Bytes in the dock of the routes of one sample of the longest lengths; 0 where none are replayed."""
+    """Return the bytes in the dock of the routes of one sample of the longest lengths; 0 without replay."""
     if shape is None or not spec.update.router_replay:
         return 0
     return shape.route_bytes * (spec.batch.max_prompt_length + spec.batch.max_response_length)
 
 
 def picture_bytes(spec: RLJobSpec) -> int:
-    """Bytes in the dock of the pictures of one prompt, at most: 8 bits for each of three colours."""
+    """Return the largest number of bytes in the dock of the pictures of one prompt: 8 bits for each of three
+    colours."""
     if spec.model.vision is None:
         return 0
     return 3 * spec.data.most_pixels(spec.batch.max_prompt_length)
@@ -307,15 +312,15 @@ def _product(
         remedy = f"use {advice}" if legal else f"use degrees whose product divides {devices}"
         yield Problem(path, f"{shown} is {product}, which does not divide {whose}; {remedy}")
     elif values["data"] is not None and product != devices:
-        left, rest = divmod(devices * values["data"], product)
+        left, remainder = divmod(devices * values["data"], product)
         remedy = f"use data: {left}, or leave data out"
-        if rest:
+        if remainder:
             remedy = f"use degrees whose product is {devices}"
         yield Problem(path, f"{shown} is {product}, but there are {whose}; {remedy}")
 
 
 def deltas_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Changes travel between devices apart, by a plan, in a type in which most items stay."""
+    """Require separated devices and a plan for deltas, and a type in which most items stay the same."""
     if not spec.resharding.deltas:
         return
     path = "spec.resharding.deltas"
@@ -345,25 +350,25 @@ def _devices(spec: RLJobSpec) -> str:
     )
 
 
-def _whole_step(spec: RLJobSpec) -> int:
-    """globalBatchSize is a multiple of it: prompts that rollout replicas share evenly, in whole mini-batches;
-    of the roles whose section could be read."""
+def _step_multiple(spec: RLJobSpec) -> int:
+    """Return a number that globalBatchSize must be a multiple of: prompts that rollout replicas share evenly,
+    in complete mini-batches. Only roles whose section could be read count."""
     rollout, mini = getattr(spec, "rollout", None), spec.batch.mini_batch_size
-    devices, least = roles(spec.placement, spec.accelerator), _whole_mini_batch(spec)
+    devices, least = roles(spec.placement, spec.accelerator), _mini_batch_multiple(spec)
     generating = rollout_replicas(rollout.parallelism, devices.rollout) if rollout else None
     return math.lcm(generating or 1, mini if mini and mini % least == 0 else least)
 
 
-def _whole_mini_batch(spec: RLJobSpec) -> int:
-    """Prompts that update replicas share in whole micro-batches."""
+def _mini_batch_multiple(spec: RLJobSpec) -> int:
+    """Return the number of prompts that update replicas share in complete micro-batches."""
     update, devices = getattr(spec, "update", None), roles(spec.placement, spec.accelerator)
     training = update_replicas(update.parallelism, devices.update) if update else None
     return (training or 1) * (spec.batch.micro_batch_size or 1)
 
 
-def _multiples(of: int, near: int) -> str:
-    below = near // of * of
-    return f"use {below} or {below + of}" if below else f"use {of}"
+def _multiples(factor: int, near: int) -> str:
+    below = near // factor * factor
+    return f"use {below} or {below + factor}" if below else f"use {factor}"
 
 
 LAYOUT_RULES: tuple[Rule, ...] = (

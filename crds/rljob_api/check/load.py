@@ -1,7 +1,7 @@
-"""A file to a checked RLJob, or all of its problems at once.
+"""Read a file into a checked RLJob, or report all of its problems together.
 
-Called by the CLI, by the runtime (a resolved spec) and by the operator (`read_job` on a manifest).
-Reads nothing but the file; what needs the model's config.json is in `shape_rules`.
+Called by the CLI, by the runtime (a resolved spec) and by the operator (`read_job` on a manifest). It reads
+nothing but the file; rules that need the model's config.json are in `shape_rules`.
 """
 
 from collections import Counter
@@ -39,11 +39,11 @@ from rljob_api.spec.rljob import RLJob, RLJobSpec
 
 MAX_BYTES = 4 << 20
 MAX_PROBLEMS = 50
-"""Of the fields of one section: to say what is wrong takes longer than to find it."""
+"""Problems that are shown of one section: describing them takes longer than finding them."""
 
 
 def load_job(path: Path) -> RLJob:
-    """The job in a YAML file. Raises InvalidJob with every problem that can be seen."""
+    """Return the job in a YAML file. Raises InvalidJob with every problem that can be detected."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -61,10 +61,10 @@ def load_job(path: Path) -> RLJob:
 
 
 def read_job(manifest: Any, *, name: str = "RLJob") -> RLJob:
-    """The job in a parsed manifest. Raises InvalidJob; name: what stands for the whole document."""
+    """Return the job in a parsed manifest. Raises InvalidJob; name: path of the document in messages."""
     if not isinstance(manifest, dict):
-        found = "is empty" if manifest is None else f"is {show(manifest)}"
-        message = f"{found}; write an RLJob: apiVersion, kind, metadata, spec"
+        problem = "is empty" if manifest is None else f"is {show(manifest)}"
+        message = f"{problem}; write an RLJob: apiVersion, kind, metadata, spec"
         raise InvalidJob([Problem(name, message)])
     if (too_large := size_problem(manifest)) is not None:
         raise InvalidJob([too_large])
@@ -79,7 +79,7 @@ def read_job(manifest: Any, *, name: str = "RLJob") -> RLJob:
             problems.append(Problem(name, more))
         broken = {str(d["loc"][1]) for d in details if d["loc"][0] == "spec" and len(d["loc"]) > 1}
         if isinstance(manifest.get("spec"), dict):
-            problems += rule_problems(_whole_sections(manifest["spec"], broken))
+            problems += rule_problems(_parsed_sections(manifest["spec"], broken))
         raise InvalidJob(problems) from error
     problems = [*rule_problems(job.spec), *metadata_problems(job)]
     if problems:
@@ -88,7 +88,7 @@ def read_job(manifest: Any, *, name: str = "RLJob") -> RLJob:
 
 
 def _some_of_each_section(details: list[ErrorDetails]) -> list[ErrorDetails]:
-    """All but those of a section that has very many, in their order."""
+    """Return the error details in their order, without the excess of a section that has very many."""
     counts, shown = Counter[object](), []
     for detail in details:
         section = detail["loc"][:2] if len(detail["loc"]) > 2 else ()
@@ -99,7 +99,7 @@ def _some_of_each_section(details: list[ErrorDetails]) -> list[ErrorDetails]:
 
 
 def rule_problems(spec: RLJobSpec) -> list[Problem]:
-    """What the cross-field rules find. A rule ends where it meets a section that is broken."""
+    """Return the problems of the cross-field rules. A rule stops if it reads a broken section."""
     problems: list[Problem] = []
     training = (*RULES, *ALGORITHM_RULES, *LAYOUT_RULES, *LORA_RULES, *CRITIC_RULES)
     for rule in (
@@ -118,18 +118,18 @@ def rule_problems(spec: RLJobSpec) -> list[Problem]:
         *CLUSTER_RULES,
         *POD_RULES,
     ):
-        found = iter(rule(spec))
-        while (problem := _next(found)) is not None:
+        problems_of_rule = iter(rule(spec))
+        while (problem := _next(problems_of_rule)) is not None:
             problems.append(problem)
     return problems
 
 
 class _BrokenSection(AttributeError):
-    """A rule asked for a section that did not parse."""
+    """A rule read a section that did not parse."""
 
 
 class _Sections:
-    """Stands in for RLJobSpec with the sections that parsed alone."""
+    """Substitute for RLJobSpec that has only the sections that parsed."""
 
     def __init__(self, sections: dict[str, Any]) -> None:
         self._sections = sections
@@ -141,14 +141,14 @@ class _Sections:
             raise _BrokenSection(name) from None
 
 
-def _next(found: Iterator[Problem]) -> Problem | None:
+def _next(problems: Iterator[Problem]) -> Problem | None:
     try:
-        return next(found, None)
+        return next(problems, None)
     except _BrokenSection:
         return None
 
 
-def _whole_sections(spec: dict[str, Any], broken: set[str]) -> RLJobSpec:
+def _parsed_sections(spec: dict[str, Any], broken: set[str]) -> RLJobSpec:
     sections: dict[str, Any] = {}
     for name, field in RLJobSpec.model_fields.items():
         alias = field.alias or name

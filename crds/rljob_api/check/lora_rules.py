@@ -14,7 +14,7 @@ PATH = "spec.update.lora"
 
 
 def lora_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """For this project's engine alone; each module once."""
+    """Allow adapters only for the engine `torch`, and each module once."""
     lora = spec.update.lora
     if lora is None:
         return
@@ -33,7 +33,8 @@ def lora_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def lora_shape_problems(spec: RLJobSpec, shape: Shape) -> Iterator[Problem]:
-    """Modules that the model has not, a rank above that of a matrix, stages without adapters."""
+    """Yield modules that the model does not have, a rank above that of a matrix, and stages without
+    adapters."""
     lora = spec.update.lora
     if lora is None:
         return

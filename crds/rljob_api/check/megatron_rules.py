@@ -1,6 +1,6 @@
-"""What the update engines `megatron` and `mindspeed` cannot have.
+"""Settings that the update engines `megatron` and `mindspeed` do not support.
 
-Called by `run_rules`, and by the runtime's engine for whoever makes engines without it.
+Called by `run_rules`, and by the runtime's engine for callers that create engines without it.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ PATH = "spec.update.parallelism"
 
 
 def megatron_settings(update: Update) -> Iterator[tuple[str, object, object]]:
-    """(path, value, the only value that it takes)."""
+    """Yield (path, value, the only supported value)."""
     if update.engine not in ENGINES:
         return
     yield "spec.update.optimizer.momentsDtype", update.optimizer.moments_dtype, "float32"
@@ -25,7 +25,7 @@ def megatron_settings(update: Update) -> Iterator[tuple[str, object, object]]:
 
 
 def megatron_degrees(engine: str, degrees: UpdateParallelism, shape: Shape) -> Iterator[Problem]:
-    """Degrees that Megatron's layers of this model cannot have."""
+    """Yield degrees that Megatron's layers of this model do not support."""
     if engine not in ENGINES:
         return
     tensor, experts = degrees.tensor, shape.experts
@@ -36,7 +36,7 @@ def megatron_degrees(engine: str, degrees: UpdateParallelism, shape: Shape) -> I
             f"is {degrees.expert} and tensor {tensor}; engine {engine} shares the experts of tensor ranks "
             f"among all data and context ranks, or cuts them as other matrices; use {sharing} or 1",
         )
-    for what, number in (
+    for size_name, number in (
         ("num_key_value_heads", shape.kv_heads),
         ("intermediate_size", shape.intermediate),
         ("moe_intermediate_size", experts.intermediate if experts else 0),
@@ -45,6 +45,6 @@ def megatron_degrees(engine: str, degrees: UpdateParallelism, shape: Shape) -> I
         if number % tensor:
             yield Problem(
                 f"{PATH}.tensor",
-                f"is {tensor}, which does not divide {what}={number} (config.json); engine {engine} "
+                f"is {tensor}, which does not divide {size_name}={number} (config.json); engine {engine} "
                 f"needs that, engine torch does not; {use_one_of(divisors(number), tensor)}",
             )

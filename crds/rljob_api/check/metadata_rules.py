@@ -1,6 +1,7 @@
-"""Labels and annotations of an RLJob: what Kubernetes takes, and queues, which `spec.scheduling` names.
+"""Check labels and annotations of an RLJob: what Kubernetes accepts, and queues, which `spec.scheduling`
+names.
 
-Called by `load`. The operator puts the others on the job's RayCluster, as KubeRay does with a RayJob's.
+Called by `load`. The operator copies the others to the job's RayCluster, as KubeRay does with a RayJob's.
 """
 
 import re
@@ -15,7 +16,7 @@ from rljob_api.spec.scheduling import PRIORITY_LABELS, QUEUE_LABELS
 
 
 def metadata_problems(job: RLJob) -> Iterator[Problem]:
-    """Keys and values that Kubernetes refuses, and labels by which no scheduler finds the job."""
+    """Yield keys and values that Kubernetes refuses, and labels that have no effect on an RLJob."""
     metadata = job.metadata
     for kind, entries in (("labels", metadata.labels), ("annotations", metadata.annotations)):
         yield from key_problems(f"metadata.{kind}", entries)
@@ -32,13 +33,13 @@ def metadata_problems(job: RLJob) -> Iterator[Problem]:
 
 def _queue_problems(job: RLJob) -> Iterator[Problem]:
     scheduling = job.spec.scheduling
-    for labels, field, given in (
+    for labels, field, configured in (
         (QUEUE_LABELS, "queue", scheduling.queue),
         (PRIORITY_LABELS, "priorityClass", scheduling.priority_class),
     ):
         for scheduler, key in labels.items():
             value = job.metadata.labels.get(key)
-            if value is not None and (scheduling.scheduler != scheduler or value != given):
+            if value is not None and (scheduling.scheduler != scheduler or value != configured):
                 yield Problem(
                     f"metadata.labels[{key}]",
                     f"does nothing on an RLJob; set spec.scheduling.scheduler: {scheduler} and "

@@ -1,7 +1,7 @@
 """Rules on podTemplates: what Kubernetes or KubeRay would refuse long after the job was accepted.
 
-Pure functions from a spec to problems, called by `load`. Names and paths that the operator's own
-parts of a pod take are listed here.
+Pure functions from a spec to problems, called by `load`. The names and paths that the operator uses in a pod
+are listed here.
 """
 
 import re
@@ -20,7 +20,7 @@ KEY_PATTERN = (
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
 OWN_KEYS = ("ray.io/", "rljob.io/", "app.kubernetes.io/")
-"""Prefixes of labels and annotations by which KubeRay and the operator find their pods."""
+"""Prefixes of labels and annotations that KubeRay and the operator use to select their pods."""
 OWN_ENVIRONMENT = (
     "ASCEND_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "FQ_RAY_IP", "RAY_ADDRESS",
     "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_CLOUD_INSTANCE_ID", "RAY_CLUSTER_NAME",
@@ -34,28 +34,28 @@ Templates = Iterator[tuple[str, PodTemplate]]
 
 
 def resources_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Requests within limits; devices are counted in spec.accelerator alone."""
+    """Require requests within limits. Devices are counted only in spec.accelerator."""
     resource = device_resource_name(spec.accelerator)
     for path, template in _templates(spec):
-        own = template.resources or Resources()
-        for kind, amounts in (("requests", own.requests), ("limits", own.limits)):
+        resources = template.resources or Resources()
+        for kind, amounts in (("requests", resources.requests), ("limits", resources.limits)):
             yield from key_problems(f"{path}.resources.{kind}", amounts)
             if resource in amounts:
                 yield Problem(
                     f"{path}.resources.{kind}[{resource}]",
                     "is set by spec.accelerator.devicesPerNode; leave it out",
                 )
-        for name in own.requests.keys() & own.limits.keys():
-            asked, most = own.requests[name], own.limits[name]
-            if parse_amount(asked) > parse_amount(most):
+        for name in resources.requests.keys() & resources.limits.keys():
+            request, most = resources.requests[name], resources.limits[name]
+            if parse_amount(request) > parse_amount(most):
                 yield Problem(
                     f"{path}.resources.requests[{name}]",
-                    f"is {asked}, above the limit {most}; lower it or raise limits",
+                    f"is {request}, above the limit {most}; lower it or raise limits",
                 )
 
 
 def metadata_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Keys that Kubernetes takes and that are not the operator's own."""
+    """Require keys that Kubernetes accepts and that do not belong to the operator."""
     for path, template in _templates(spec):
         yield from key_problems(f"{path}.nodeSelector", template.node_selector)
         for kind, entries in (("labels", template.labels), ("annotations", template.annotations)):
@@ -69,24 +69,28 @@ def metadata_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def toleration_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Tolerations that Kubernetes takes."""
+    """Require tolerations that Kubernetes accepts."""
     for path, template in _templates(spec):
         for index, toleration in enumerate(template.tolerations):
-            at = f"{path}.tolerations[{index}]"
+            toleration_path = f"{path}.tolerations[{index}]"
             if toleration.operator == "Exists" and toleration.value:
                 yield Problem(
-                    f"{at}.value", "has no use with operator Exists; leave it out or use Equal"
+                    f"{toleration_path}.value",
+                    "has no use with operator Exists; leave it out or use Equal",
                 )
             if toleration.key is None and toleration.operator == "Equal":
-                yield Problem(f"{at}.key", "is missing; operator Equal needs it; or use Exists")
+                yield Problem(
+                    f"{toleration_path}.key", "is missing; operator Equal needs it; or use Exists"
+                )
             if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
                 yield Problem(
-                    f"{at}.tolerationSeconds", "needs effect: NoExecute; set it or leave this out"
+                    f"{toleration_path}.tolerationSeconds",
+                    "needs effect: NoExecute; set it or leave this out",
                 )
 
 
 def environment_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Variables with one value each, none of which KubeRay or the device plugin sets."""
+    """Require variables with one value each, which neither KubeRay nor the device plugin sets."""
     for path, template in _templates(spec):
         yield from _repeated(f"{path}.env", [variable.name for variable in template.env])
         for index, variable in enumerate(template.env):
@@ -94,30 +98,36 @@ def environment_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def volume_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Volumes with one source each, mounted where nothing else is."""
+    """Require volumes with one source each, mounted on unused paths."""
     for path, template in _templates(spec):
         names = [volume.name for volume in template.volumes]
         yield from _repeated(f"{path}.volumes", names)
         for index, volume in enumerate(template.volumes):
             yield from _volume(f"{path}.volumes[{index}]", volume)
         own_paths = [*OWN_PATHS, *(DRIVER_PATHS if _mounts_drivers(spec) else ())]
-        places = [normpath(mount.mount_path) for mount in template.volume_mounts]
-        yield from _repeated(f"{path}.volumeMounts", places)
-        for index, (mount, place) in enumerate(zip(template.volume_mounts, places, strict=True)):
-            at = f"{path}.volumeMounts[{index}]"
+        mount_paths = [normpath(mount.mount_path) for mount in template.volume_mounts]
+        yield from _repeated(f"{path}.volumeMounts", mount_paths)
+        for index, (mount, mount_path) in enumerate(
+            zip(template.volume_mounts, mount_paths, strict=True)
+        ):
+            field_path = f"{path}.volumeMounts[{index}]"
             if mount.name not in names:
                 known = f"use one of {', '.join(names)}" if names else "add it to volumes"
-                yield Problem(f"{at}.name", f"is {mount.name!r}, which volumes lacks; {known}")
-            if any(place == own or _inside(place, own) for own in own_paths):
                 yield Problem(
-                    f"{at}.mountPath",
+                    f"{field_path}.name", f"is {mount.name!r}, which volumes lacks; {known}"
+                )
+            if any(
+                mount_path == own_path or _inside(mount_path, own_path) for own_path in own_paths
+            ):
+                yield Problem(
+                    f"{field_path}.mountPath",
                     f"is {mount.mount_path!r}, which the operator uses; use a path outside of "
                     f"{', '.join(own_paths)}",
                 )
 
 
 def key_problems(path: str, entries: Mapping[str, object]) -> Iterator[Problem]:
-    """Keys that are no qualified name of Kubernetes."""
+    """Yield keys that are not qualified names of Kubernetes."""
     for key in entries:
         if not re.fullmatch(KEY_PATTERN, key):
             yield Problem(
@@ -156,10 +166,10 @@ def _volume(path: str, volume: Volume) -> Iterator[Problem]:
 
 
 def _one_of(path: str, members: Mapping[str, object]) -> Iterator[Problem]:
-    given = [name for name, value in members.items() if value is not None]
-    if len(given) != 1:
-        found = " and ".join(given) if given else "none of them"
-        yield Problem(path, f"has {found}; give exactly one of {', '.join(members)}")
+    present = [name for name, value in members.items() if value is not None]
+    if len(present) != 1:
+        description = " and ".join(present) if present else "none of them"
+        yield Problem(path, f"has {description}; give exactly one of {', '.join(members)}")
 
 
 def _repeated(path: str, names: list[str]) -> Iterator[Problem]:
@@ -169,7 +179,7 @@ def _repeated(path: str, names: list[str]) -> Iterator[Problem]:
 
 
 def _mounts_drivers(spec: RLJobSpec) -> bool:
-    """Whether worker pods have the node's driver where it lies on the node."""
+    """Return whether worker pods mount the node's driver at its path on the node."""
     return is_ascend(spec.accelerator) and spec.accelerator.injection == "hostPath"
 
 

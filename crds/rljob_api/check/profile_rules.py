@@ -1,4 +1,4 @@
-"""Rules on profiles: steps that the job makes, devices that it has. Called by `load`."""
+"""Rules on profiles: their steps and devices must exist. Called by `load`."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from rljob_api.topology.devices import used_devices
 
 
 def profile_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Each step and device once, and none that there is not."""
+    """Require that each step and device is named once and exists."""
     if spec.profile is None:
         return
     devices = used_devices(spec.placement, spec.accelerator)

@@ -1,7 +1,7 @@
 """Rules between fields of the workload: model, data, rewards, algorithm, batch, optimizer.
 
-Pure functions from a spec to problems, called by `load`; `layout_rules` holds those on devices.
-A rule reads only the sections that it needs, so that a fault elsewhere does not hide its own.
+Pure functions from a spec to problems, called by `load`; `layout_rules` holds those on devices. A rule reads
+only the sections that it needs, so a fault elsewhere does not hide its own.
 """
 
 import re
@@ -16,19 +16,20 @@ from rljob_api.spec.workload import RESTRICTED, Reward
 Rule = Callable[[RLJobSpec], Iterable[Problem]]
 
 VLLM_TEMPERATURES = (0.01, 2.0)
-"""vLLM raises lower ones to 0.01 by itself and refuses higher ones."""
+"""vLLM silently raises lower temperatures to 0.01 and refuses higher ones."""
 VLLM_CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Features of a head for which vLLM 0.32 has attention on CPU, as it says where it first computes."""
+"""Head sizes for which vLLM 0.32 has attention on CPU, as its error at the first computation lists them."""
 WARMED_UP = ("tiny", "tiny-vl")
-"""Built-in models that a warm-up on the job's task makes, over bytes."""
+"""Built-in models over bytes, which a warm-up on the job's task trains."""
 PATTERN_TYPES = ("regex", "format")
 OPTIONAL = (("pattern", "boxes"), ("pattern", "count"))
-"""Members of rewards that go without."""
+"""Members that are optional for a type of reward."""
 PLACEHOLDER = r"(?<!\{)\{[A-Za-z_]\w*\}"
 
 
 def model_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Exactly one of path and builtin; a warm-up for those that are made by one."""
+    """Require exactly one of path and builtin, and allow a warm-up only for models that are trained by
+    one."""
     model = spec.model
     yield from exactly_one("spec.model", {"path": model.path, "builtin": model.builtin})
     if model.warmup is not None and model.builtin not in WARMED_UP:
@@ -39,7 +40,7 @@ def model_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def data_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Exactly one source; a template with a place for the question."""
+    """Require exactly one source, and a template with a placeholder for the question."""
     data = spec.data
     sources = {
         "reasoningGym": data.reasoning_gym,
@@ -63,12 +64,12 @@ def data_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def curriculum_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """One way to say how difficult prompts are; every level has its steps."""
+    """Allow one way to set the difficulty of prompts, and require steps for every level."""
     gym = spec.data.generator
     path = "spec.data.reasoningGym" if spec.data.reasoning_gym else "spec.data.drawn"
     if gym is None or gym.curriculum is None:
         return
-    if gym.says_level:
+    if gym.has_level:
         yield Problem(f"{path}.level", "curriculum says the levels already; leave one of both out")
     begun = gym.curriculum.steps_per_level * (len(gym.curriculum.levels) - 1)
     if begun >= spec.steps:
@@ -80,7 +81,7 @@ def curriculum_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def chat_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """The built-in byte tokenizer has no chat template."""
+    """Refuse chat with the built-in byte tokenizer, which has no chat template."""
     if spec.data.chat and spec.model.builtin in WARMED_UP:
         yield Problem(
             "spec.data.chat",
@@ -90,22 +91,22 @@ def chat_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def reward_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Unique names, the members that each type needs, and some weight."""
-    seen: set[str] = set()
+    """Require unique names, the members that each type needs, and a weight above 0."""
+    names: set[str] = set()
     for index, reward in enumerate(spec.rewards):
         path = f"spec.rewards[{index}]"
-        if reward.name in seen:
+        if reward.name in names:
             yield Problem(
                 f"{path}.name", f"{reward.name!r} is taken by an earlier reward; rename it"
             )
-        seen.add(reward.name)
+        names.add(reward.name)
         yield from _members(reward, path)
     if spec.rewards and all(reward.weight == 0 for reward in spec.rewards):
         yield Problem("spec.rewards", "every weight is 0, so nothing can be learned; raise one")
 
 
 def rewards_or_pairs_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Who generates is rewarded; pairs say themselves what is better."""
+    """Require rewards for generated samples, and refuse them for pairs, which state what is better."""
     if spec.data.preferences is None and not spec.rewards:
         yield Problem("spec.rewards", "has no reward, so nothing can be learned; give one")
     elif spec.data.preferences is not None and spec.rewards:
@@ -118,7 +119,7 @@ def rewards_or_pairs_rule(spec: RLJobSpec) -> Iterator[Problem]:
 def own_reward(
     spec: RLJobSpec, kind: str, *, giver: str | None, else_use: str
 ) -> Iterator[Problem]:
-    """A type of reward that something else of the job gives, which it needs, once. giver: what is missing."""
+    """Allow one reward of a type that another part of the job provides. giver: what is missing for it."""
     ours = [index for index, reward in enumerate(spec.rewards) if reward.type == kind]
     if ours and giver is not None:
         yield Problem(
@@ -132,7 +133,7 @@ def own_reward(
 
 
 def dataset_reward_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Only reasoning-gym's datasets bring a scorer along."""
+    """Allow rewards of type dataset only with reasoning-gym, whose datasets have a scorer."""
     if spec.data.reasoning_gym is not None:
         return
     for index, reward in enumerate(spec.rewards):
@@ -145,7 +146,7 @@ def dataset_reward_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def group_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """As many samples of a prompt as the algorithm compares; a step that can train."""
+    """Require as many samples per prompt as the algorithm compares, and a step that can train."""
     batch, params = spec.batch, spec.algorithm.params
     if batch.samples_per_prompt < params.least_samples:
         yield Problem(
@@ -165,7 +166,7 @@ def group_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def mini_batch_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Mini-batches cut the step's prompts evenly."""
+    """Require that mini-batches cut the step's prompts evenly."""
     batch = spec.batch
     if batch.mini_batch_size and batch.global_batch_size % batch.mini_batch_size:
         yield Problem(
@@ -176,7 +177,7 @@ def mini_batch_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def micro_batch_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A pass is bounded by prompts or by tokens, which take a longest sample."""
+    """Require that a pass is bounded either by prompts or by tokens, which must fit a longest sample."""
     batch, path = spec.batch, "spec.batch.microBatchTokens"
     if batch.micro_batch_tokens is None:
         return
@@ -193,7 +194,7 @@ def micro_batch_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def schedule_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """The learning rate's schedule fits the run."""
+    """Require that the learning rate's schedule fits the run."""
     optimizer, path = spec.update.optimizer, "spec.update.optimizer"
     lowest, peak = optimizer.min_learning_rate, optimizer.learning_rate
     if optimizer.schedule == "constant" and lowest:
@@ -219,19 +220,19 @@ def schedule_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def rollout_params_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """The built-in rollout engines have fields, not parameters."""
+    """Refuse params for the built-in rollout engines, which have fields instead."""
     if spec.rollout.params is not None and not is_extension(spec.rollout.engine):
         yield _no_params("spec.rollout", f"engine {spec.rollout.engine}")
 
 
 def update_params_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """So have the built-in update engines."""
+    """Refuse params for the built-in update engines, which have fields instead."""
     if spec.update.params is not None and not is_extension(spec.update.engine):
         yield _no_params("spec.update", f"engine {spec.update.engine}")
 
 
 def vllm_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """What vLLM samples, and reports the log-probs of, rightly."""
+    """Require settings with which vLLM samples correctly and reports correct log-probs."""
     rollout, evaluation = spec.rollout, spec.evaluation
     if rollout.engine != "vllm":
         return
@@ -259,7 +260,7 @@ def vllm_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def storage_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """One place for checkpoints; an endpoint for S3 alone."""
+    """Require one location for checkpoints, and allow an endpoint only for S3."""
     storage, path = spec.checkpoint.storage, "spec.checkpoint.storage"
     if storage is None:
         return
@@ -272,33 +273,35 @@ def storage_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def exactly_one(path: str, members: Mapping[str, object]) -> Iterator[Problem]:
-    """A problem unless one of the members is there and the others are None."""
-    given = [name for name, value in members.items() if value is not None]
-    if len(given) != 1:
-        found = _listed(given) if given else "neither" if len(members) == 2 else "none of them"
-        yield Problem(path, f"has {found}; give exactly one of {_listed(members)}")
+    """Yield a problem unless exactly one of the members is not None."""
+    present = [name for name, value in members.items() if value is not None]
+    if len(present) != 1:
+        description = (
+            _listed(present) if present else "neither" if len(members) == 2 else "none of them"
+        )
+        yield Problem(path, f"has {description}; give exactly one of {_listed(members)}")
 
 
 def divisors(number: int) -> list[int]:
-    """Divisors in rising order. number ≥ 1."""
+    """Return the divisors in ascending order. number ≥ 1."""
     small = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
     return sorted({*small, *(number // i for i in small)})
 
 
 def use_one_of(legal: list[int], value: int) -> str:
-    """`use 1, 2 or 4`: the legal numbers, those nearest to `value` where there are many."""
+    """Return `use 1, 2 or 4`: the legal numbers, or those nearest to `value` if there are many."""
     nearest = sorted(sorted(legal, key=lambda number: abs(number - value))[:6])
     *most, last = [str(number) for number in nearest]
     return f"use {', '.join(most)} or {last}" if most else f"use {last}"
 
 
 def _members(reward: Reward, path: str) -> Iterator[Problem]:
-    own = ("python", "model", "http", "judge")
-    wanted = {
+    types_with_member = ("python", "model", "http", "judge")
+    required = {
         "pattern": reward.type in PATTERN_TYPES,
-        **{name: reward.type == name for name in own},
+        **{name: reward.type == name for name in types_with_member},
     }
-    for member, needed in wanted.items():
+    for member, needed in required.items():
         present = getattr(reward, member) is not None
         if needed and not present:
             yield Problem(f"{path}.{member}", f"is missing; type {reward.type} needs it")
@@ -330,8 +333,10 @@ def _members(reward: Reward, path: str) -> Iterator[Problem]:
         )
 
 
-def _no_params(path: str, what: str) -> Problem:
-    return Problem(f"{path}.params", f"has no use with {what}, only with a package's; leave it out")
+def _no_params(path: str, owner: str) -> Problem:
+    return Problem(
+        f"{path}.params", f"has no use with {owner}, only with a package's; leave it out"
+    )
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""What a job may say and `rljob plan` may compute, but `rljob run` cannot do yet, by name.
+"""Settings that `rljob plan` can compute, but that `rljob run` does not support yet.
 
 Called by the CLI before anything starts. Empty for a job that runs.
 """
@@ -15,12 +15,12 @@ from rljob_api.topology.worker_pods import is_ascend
 
 WHEN = "rljob run cannot do that yet (rljob plan can)"
 SHARES = {"torch": ("tensor", "pipeline", "expert"), "vllm": ("tensor",)}
-"""Degrees by which devices share a model, by rollout engine; those of packages have one device a model."""
+"""Degrees by which devices share a model, by rollout engine. Engines of packages use one device per model."""
 
 
 def refusals(job: RLJob, shape: Shape | None = None) -> list[Problem]:
-    """Each setting that the runtime lacks, with the one that it has. job: passed the rules. shape: the
-    model's, whose degrees are looked at too."""
+    """Return each setting that the runtime does not support, with one that it does. job: passed the rules.
+    shape: the model's, whose degrees are checked too."""
     problems = [
         Problem(path, f"is {value}; {WHEN}; use {legal}")
         for path, value, legal in _only_one(job)
@@ -37,16 +37,16 @@ def refusals(job: RLJob, shape: Shape | None = None) -> list[Problem]:
 
 
 def _only_one(job: RLJob) -> Iterator[tuple[str, object, object]]:
-    """(path, value, the only value that runs)."""
+    """Yield (path, value, the only value that runs)."""
     spec = job.spec
     update = spec.update
-    if is_ascend(spec.accelerator):  # weights go between separated devices over gloo alone
+    if is_ascend(spec.accelerator):  # weights move between separated devices only over gloo
         yield "spec.placement.mode", spec.placement.mode, "colocated"
     yield from megatron_settings(update)
 
 
 def _adapted(job: RLJob) -> Iterator[Problem]:
-    """Megatron computes on NPUs with MindSpeed's adaptor, and with it nowhere else."""
+    """Require MindSpeed's adaptor for Megatron on NPUs, and refuse it elsewhere."""
     engine, accelerator = job.spec.update.engine, job.spec.accelerator
     adapted = "mindspeed" if is_ascend(accelerator) else "megatron"
     if engine in ("megatron", "mindspeed") and engine != adapted:
@@ -57,7 +57,7 @@ def _adapted(job: RLJob) -> Iterator[Problem]:
 
 
 def _replay(job: RLJob, shape: Shape | None) -> Iterator[Problem]:
-    """Who tells and who takes routes."""
+    """Require engines that report routes and replay them."""
     spec, path = job.spec, "spec.update.routerReplay"
     if not spec.update.router_replay:
         return
@@ -82,7 +82,7 @@ def _replay(job: RLJob, shape: Shape | None) -> Iterator[Problem]:
 
 
 def _rollout_degrees(job: RLJob) -> Iterator[Problem]:
-    """What an engine cannot share a model by."""
+    """Refuse degrees by which the engine cannot share a model."""
     rollout = job.spec.rollout
     shares = SHARES.get(rollout.engine, ())
     for name in ("tensor", "pipeline", "expert"):
@@ -96,7 +96,7 @@ def _rollout_degrees(job: RLJob) -> Iterator[Problem]:
 
 
 def _reshard(job: RLJob) -> Iterator[Problem]:
-    """What does not hold the weights of both layouts as tensors that a plan moves."""
+    """Refuse a strategy if an engine does not hold its weights as tensors that a plan can move."""
     spec, strategy = job.spec, job.spec.resharding.strategy
     placed = "colocated" if strategy == "allgather-swap" else spec.placement.mode
     if strategy in (None, "stream") or (can_reshard(spec) and spec.placement.mode == placed):
@@ -124,9 +124,9 @@ def _reshard(job: RLJob) -> Iterator[Problem]:
         for path, value, legal, why in named
         if value != legal
     ]
-    met = [text for text, _ in others]
-    met += ["spec.data.preferences (no weights go to a rollout)"] if spec.has_pairs else []
+    conflicts = [text for text, _ in others]
+    conflicts += ["spec.data.preferences (no weights go to a rollout)"] if spec.has_pairs else []
     first = "allgather" if can_reshard(spec) else "stream"
     remedies = [first, *([] if spec.has_pairs else [" and ".join(legal for _, legal in others)])]
-    text = f"is {strategy} with {' and '.join(met)}; {WHEN}; use {', or '.join(remedies)}"
+    text = f"is {strategy} with {' and '.join(conflicts)}; {WHEN}; use {', or '.join(remedies)}"
     yield Problem("spec.resharding.strategy", text)

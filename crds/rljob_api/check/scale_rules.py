@@ -1,5 +1,5 @@
-"""Which number of rollout devices a job that trains can have. Called by the runtime that is asked
-for one."""
+"""Check the number of rollout devices of a job that trains. Called by the runtime when another one is
+requested."""
 
 from rljob_api.check.load import rule_problems
 from rljob_api.spec.problems import Problem
@@ -10,17 +10,17 @@ COUNT_PATH = "spec.placement.rolloutDevices"
 
 
 def scale_problems(job: RLJob, rollout: int) -> list[Problem]:
-    """Why a valid job cannot have `rollout` devices that generate."""
+    """Return why a valid job cannot have `rollout` devices that generate."""
     if not is_elastic(job.spec):
         return [Problem(COUNT_PATH, _fixed(job.spec))]
     if rollout < 1:
         return [Problem(COUNT_PATH, f"is {rollout}; must be at least 1")]
-    together = job.spec.rollout.parallelism.model_devices
-    if rollout % together:
-        below = rollout // together * together
-        legal = f"{below} or {below + together}" if below else str(together)
-        what = f"{together} devices hold a model together (spec.rollout.parallelism)"
-        return [Problem(COUNT_PATH, f"is {rollout}, but {what}; use {legal}")]
+    model_devices = job.spec.rollout.parallelism.model_devices
+    if rollout % model_devices:
+        below = rollout // model_devices * model_devices
+        legal = f"{below} or {below + model_devices}" if below else str(model_devices)
+        reason = f"{model_devices} devices hold a model together (spec.rollout.parallelism)"
+        return [Problem(COUNT_PATH, f"is {rollout}, but {reason}; use {legal}")]
     return rule_problems(scaled(job, rollout).spec)
 
 

@@ -1,7 +1,7 @@
 """Rules on how a model can be cut: its heads, layers and experts against the degrees.
 
-Called by `plan` and the CLI once the model's shape is known. Layers need not divide evenly: the
-first stages take one more, as DeepSeek-R1's 61 layers on 6 stages do in the paper.
+Called by `plan` and the CLI once the model's shape is known. Layers need not divide evenly: the first stages
+take one more, as DeepSeek-R1's 61 layers on 6 stages do in the paper.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,8 +22,8 @@ from rljob_api.spec.teacher import Teacher
 def shape_problems(
     spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape] | None = None
 ) -> list[Problem]:
-    """Degrees that do not divide the model. spec: passed the rules. others: shapes of the models beside the
-    policy, by name; one that is missing is taken to have the policy's."""
+    """Return degrees that do not divide the model. spec: passed the rules. others: shapes of the models
+    besides the policy, by name; a missing one counts with the policy's shape."""
     update, rollout = spec.update.parallelism, spec.rollout.parallelism
     return [
         *_degrees(update, "spec.update.parallelism", shape),
@@ -32,7 +32,7 @@ def shape_problems(
         *_expert_features(rollout, "spec.rollout.parallelism", shape),
         *_vocabulary(spec, shape),
         *lora_shape_problems(spec, shape),
-        *_beside(spec, shape, others or {}),
+        *_other_models(spec, shape, others or {}),
         *_rounded_experts(spec, shape),
         *_heads_on_cpu(spec, shape),
         *_vision(spec, shape, others or {}),
@@ -41,7 +41,7 @@ def shape_problems(
 
 
 def _replayed(spec: RLJobSpec, shape: Shape) -> Iterator[Problem]:
-    """Routes are of models with experts, and lie in the dock."""
+    """Require a model with experts for replayed routes, and room for the routes in the dock."""
     if not spec.update.router_replay:
         return
     if shape.experts is None:
@@ -54,7 +54,7 @@ def _replayed(spec: RLJobSpec, shape: Shape) -> Iterator[Problem]:
 
 
 def _vision(spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape]) -> Iterator[Problem]:
-    """What does not know models with a vision tower, and what needs one."""
+    """Require engines that support vision towers if the model has one, and a tower if rows show pictures."""
     if spec.model.vision is not None and not shape.tower:
         yield Problem(
             "spec.model.vision",
@@ -71,13 +71,13 @@ def _vision(spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape]) -> Itera
                 f"is {engine}, which has no models with a vision tower ({shape.family}); use "
                 f"{' or '.join(seeing)}",
             )
-    for name, given in (("critic", spec.has_critic), ("teacher", spec.teacher is not None)):
-        if spec.model.vision is not None and given:
+    for name, is_used in (("critic", spec.has_critic), ("teacher", spec.teacher is not None)):
+        if spec.model.vision is not None and is_used:
             yield from _sees_alike(shape, others.get(name, shape), f"spec.{name}.path")
 
 
 def _sees_alike(shape: Shape, other: Shape, path: str) -> Iterator[Problem]:
-    """Who gets the policy's token ids is shown pictures in place of the same ones."""
+    """Require that a model that reads the policy's token ids replaces the same ones by pictures."""
     remedy = f"name a model of the policy's family ({shape.family})"
     if not other.tower:
         yield Problem(
@@ -111,10 +111,10 @@ def _heads_on_cpu(spec: RLJobSpec, shape: Shape) -> Iterator[Problem]:
         )
 
 
-def _beside(spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape]) -> Iterator[Problem]:
-    """Of the critic, the reward model and the teacher."""
+def _other_models(spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape]) -> Iterator[Problem]:
+    """Check the layouts of the critic, the reward model and the teacher."""
     paths = {"critic": "spec.critic", "teacher": "spec.teacher"}
-    found: dict[str, Critic | RewardModel | Teacher | None] = {
+    models: dict[str, Critic | RewardModel | Teacher | None] = {
         "critic": spec.critic,
         "teacher": spec.teacher,
         "reward-model": spec.reward_model,
@@ -122,11 +122,11 @@ def _beside(spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape]) -> Itera
     for i, reward in enumerate(spec.rewards):
         if reward.model is not None:
             paths["reward-model"] = f"spec.rewards[{i}].model"
-    for name, model in found.items():
+    for name, model in models.items():
         if model is not None:
-            path, own = f"{paths[name]}.parallelism", others.get(name, shape)
-            yield from _degrees(model.parallelism, path, own)
-            yield from _update(model.parallelism, path, own)
+            path, model_shape = f"{paths[name]}.parallelism", others.get(name, shape)
+            yield from _degrees(model.parallelism, path, model_shape)
+            yield from _update(model.parallelism, path, model_shape)
 
 
 def _degrees(
@@ -181,7 +181,8 @@ def _update(degrees: UpdateParallelism, path: str, shape: Shape) -> Iterator[Pro
 
 
 def _expert_features(degrees: RolloutParallelism, path: str, shape: Shape) -> Iterator[Problem]:
-    """Tensor ranks share the features of the shared experts, and of the others where expert is 1."""
+    """Require that tensor ranks can share the features of the shared experts, and of all experts if expert is
+    1."""
     experts = shape.experts
     if experts is None:
         return
@@ -198,17 +199,17 @@ def _expert_features(degrees: RolloutParallelism, path: str, shape: Shape) -> It
 
 
 def _context_key_heads(degrees: UpdateParallelism, path: str, shape: Shape) -> Iterator[Problem]:
-    """Ulysses splits the key heads of a tensor rank over context ranks, or repeats them."""
-    held, context = max(1, shape.kv_heads // degrees.tensor), degrees.context
-    if held % context and context % held:
+    """Require that Ulysses can split the key heads of a tensor rank over context ranks, or repeat them."""
+    local_heads, context = max(1, shape.kv_heads // degrees.tensor), degrees.context
+    if local_heads % context and context % local_heads:
         legal = [
             d
             for d in divisors(max(1, shape.heads // degrees.tensor))
-            if not (held % d and d % held)
+            if not (local_heads % d and d % local_heads)
         ]
         yield Problem(
             f"{path}.context",
-            f"{context} neither divides the {held} key heads that tensor {degrees.tensor} leaves each "
+            f"{context} neither divides the {local_heads} key heads that tensor {degrees.tensor} leaves each "
             f"device nor repeats each equally often; {use_one_of(legal, context)}, or set "
             "contextAlgorithm: ring",
         )
@@ -222,10 +223,10 @@ def _vocabulary(spec: RLJobSpec, shape: Shape) -> Iterator[Problem]:
         )
 
 
-def _divides(path: str, degree: int, number: int, what: str) -> Iterator[Problem]:
+def _divides(path: str, degree: int, number: int, items: str) -> Iterator[Problem]:
     if number % degree:
         yield Problem(
             path,
-            f"{degree} does not divide the model's {number} {what}; "
+            f"{degree} does not divide the model's {number} {items}; "
             f"{use_one_of(divisors(number), degree)}",
         )

@@ -1,4 +1,4 @@
-"""Rules on tools: their tags, and what a call may take. Who can generate with them is in `turn_rules`.
+"""Rules on tools: their tags, and the limits of a call. Engines that support tools are in `turn_rules`.
 
 Pure functions from a spec to problems, called by `load`.
 """
@@ -15,20 +15,20 @@ PATH = "spec.rollout.tools"
 
 
 def tools_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Tags of their own, and the members that each type has."""
-    seen = set[str]()
+    """Require unique tags, and the members that each type has."""
+    names = set[str]()
     for index, tool in enumerate(spec.rollout.tools):
         path = f"{PATH}[{index}]"
         if tool.name == RESULT:
             yield Problem(f"{path}.name", f"{RESULT!r} is the tag of answers; rename the tool")
-        if tool.name in seen:
+        if tool.name in names:
             yield Problem(f"{path}.name", f"{tool.name!r} is taken by an earlier tool; rename it")
-        seen.add(tool.name)
+        names.add(tool.name)
         yield from _members(tool, path)
 
 
 def tool_lengths_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A call and its answer fit a response and a stage."""
+    """Require that a call and its answer fit a response and a stage."""
     longest, stage = spec.batch.max_response_length, spec.flow.stage_timeout_seconds
     for index, tool in enumerate(spec.rollout.tools):
         if tool.max_answer_tokens >= longest:
@@ -47,7 +47,7 @@ def tool_lengths_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def tool_stop_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """No stop string ends every response at its call."""
+    """Refuse stop strings that end every response at its call."""
     for tool in spec.rollout.tools:
         for index, text in enumerate(spec.data.stop):
             if text in tool.opening or text in tool.closing:

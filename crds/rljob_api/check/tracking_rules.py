@@ -8,7 +8,7 @@ from rljob_api.spec.rljob import RLJobSpec
 
 
 def tracking_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """A section that names no tracker would track nothing."""
+    """Refuse a section that names no tracker, which would track nothing."""
     if spec.tracking is not None and not spec.tracking.named():
         message = "names no tracker; give tensorboard, wandb or mlflow, or leave it out"
         yield Problem("spec.tracking", message)

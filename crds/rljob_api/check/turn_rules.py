@@ -1,5 +1,4 @@
-"""Rules on samples of several turns, with tools, a game or an agent: who can generate them, and who goes with
-them.
+"""Rules on samples of several turns, with tools, a game or an agent: supported engines and combinations.
 
 Pure functions from a spec to problems, called by `load`.
 """
@@ -15,7 +14,7 @@ TOOLS, GAME, AGENT = "spec.rollout.tools", "spec.data.environment", "spec.rollou
 
 
 def turns_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """One kind of turns at most, and a number of them where there are any."""
+    """Allow at most one kind of turns, and a number of turns only if there are any."""
     most = spec.rollout.max_turns
     if most is not None and not spec.has_turns:
         yield Problem(
@@ -38,7 +37,7 @@ def turns_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def turn_engines_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Engines that stop one row for an answer and read it behind what they drew."""
+    """Require engines that can pause one row for an answer and read it after the tokens they drew."""
     rollout = spec.rollout
     if not spec.has_turns:
         return
@@ -61,7 +60,7 @@ def turn_engines_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def turn_flow_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Somebody generates."""
+    """Refuse tools if nothing is generated."""
     if spec.has_pairs and spec.rollout.tools:
         yield Problem(TOOLS, "have no use with spec.data.preferences, which generates nothing")
 

@@ -1,7 +1,7 @@
-"""Rules on rows with pictures: who is shown them, and what goes without them so far.
+"""Rules on rows with pictures: models and engines that support them, and settings that do not yet.
 
-Pure functions from a spec to problems, called by `load`. Whether the model has a vision tower is in
-`shape_rules`, what pictures and placeholders rows have is the runtime's to say.
+Pure functions from a spec to problems, called by `load`. `shape_rules` checks whether the model has a vision
+tower; the runtime checks the pictures and placeholders of rows.
 """
 
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ SEEING_ROLLOUTS = ("torch", "vllm")
 
 
 def shown_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Limits of pictures for who is shown any, in their order."""
+    """Allow picture limits only for models that are shown pictures, and require them in order."""
     images, path = spec.data.images, "spec.data.images"
-    for place, given in (
+    for path_, is_set in (
         ("spec.data.drawn", spec.data.drawn),
         ("spec.model.builtin", spec.model.builtin == "tiny-vl"),
     ):
-        if given and spec.model.vision is None:
-            yield Problem(place, "is for pictures; set spec.model.vision: frozen, or use another")
+        if is_set and spec.model.vision is None:
+            yield Problem(path_, "is for pictures; set spec.model.vision: frozen, or use another")
     if images is None:
         return
     if spec.model.vision is None:
@@ -39,7 +39,7 @@ def shown_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def vision_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """What does not go with pictures."""
+    """Refuse settings that do not support pictures."""
     if spec.model.vision is None:
         return
     if spec.model.vision == "trained":
@@ -56,7 +56,7 @@ def vision_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def _trained(spec: RLJobSpec) -> Iterator[Problem]:
-    """What a vision tower is not trained with."""
+    """Refuse settings that do not support a trained vision tower."""
     if spec.update.lora is not None:
         yield Problem(
             "spec.update.lora",
@@ -83,12 +83,12 @@ def _trained(spec: RLJobSpec) -> Iterator[Problem]:
 
 def _data(spec: RLJobSpec) -> Iterator[Problem]:
     data = spec.data
-    for key, given in (
+    for key, source in (
         ("reasoningGym", data.reasoning_gym),
         ("environment", data.environment),
         ("preferences", data.preferences),
     ):
-        if given is not None:
+        if source is not None:
             yield Problem(
                 f"spec.data.{key}",
                 "has no pictures; use drawn, jsonl, parquet or source, or leave spec.model.vision out",

@@ -1,4 +1,4 @@
-"""YAML as Kubernetes reads it, without surprises: no duplicate keys, no dates, `1e-6` is a number.
+"""Parse YAML as Kubernetes reads it, without surprises: no duplicate keys, no dates, and `1e-6` is a number.
 
 Called by `load`. PyYAML follows YAML 1.1, where `1e-6` is text and a repeated key silently wins.
 """
@@ -13,7 +13,7 @@ from rljob_api.check.size import MAX_LEVELS
 from rljob_api.spec.problems import InvalidJob, Problem
 
 MAX_VALUES = 100_000
-"""Of a document. etcd takes no object above 1.5 MiB."""
+"""Most values in a document. etcd accepts no object above 1.5 MiB."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -25,17 +25,17 @@ class _Loader(yaml.SafeLoader):
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Refuse a key that is written twice; the later one would win in silence."""
-        seen: set[str] = set()
+        """Refuse a key that is written twice; otherwise the later one would win silently."""
+        keys: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
                 continue
-            if key.value in seen:
+            if key.value in keys:
                 raise yaml.constructor.ConstructorError(
                     problem=f"key {key.value!r} is written twice; keep one",
                     problem_mark=key.start_mark,
                 )
-            seen.add(key.value)
+            keys.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -47,7 +47,7 @@ _Loader.add_implicit_resolver(
 
 
 def parse_yaml(text: str, *, name: str) -> Any:
-    """The one document in `text`. Raises InvalidJob with line and column; name: the file's name."""
+    """Return the only document in `text`. Raises InvalidJob with line and column; name: the file's name."""
     loader = None
     try:
         loader = _Loader(text)
@@ -66,11 +66,11 @@ def parse_yaml(text: str, *, name: str) -> Any:
         raise InvalidJob([Problem(name, message)]) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        position = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
         problem = error.problem or "no YAML"
         if problem == "but found another document":
             problem = "a second document begins here; write one RLJob in a file"
-        raise InvalidJob([Problem(place, problem)]) from error
+        raise InvalidJob([Problem(position, problem)]) from error
     except yaml.YAMLError as error:  # characters that YAML does not allow carry no mark
         raise InvalidJob([Problem(name, str(error).replace("\n", " "))]) from error
     finally:
@@ -79,17 +79,18 @@ def parse_yaml(text: str, *, name: str) -> Any:
 
 
 def _expanded(node: yaml.Node | None, sizes: dict[int, int]) -> int:
-    """Values below a node, aliases written out: few lines of them may stand for more than memory holds."""
+    """Return the number of values below a node with aliases expanded: a few lines of them may expand to more
+    than memory holds."""
     if node is None:
         return 0
-    known = sizes.get(id(node))
-    if known == 0:
+    size = sizes.get(id(node))
+    if size == 0:
         raise InvalidJob([Problem("", "has an alias of what it stands in; write its values out")])
-    if known is None:
+    if size is None:
         sizes[id(node)] = 0
-        parts = node.value if isinstance(node, yaml.CollectionNode) else []
-        flat = [n for part in parts for n in (part if isinstance(part, tuple) else (part,))]
-        known = sizes[id(node)] = 1 + sum(_expanded(part, sizes) for part in flat)
-    if known > MAX_VALUES:
+        children = node.value if isinstance(node, yaml.CollectionNode) else []
+        flat = [n for child in children for n in (child if isinstance(child, tuple) else (child,))]
+        size = sizes[id(node)] = 1 + sum(_expanded(child, sizes) for child in flat)
+    if size > MAX_VALUES:
         raise InvalidJob([Problem("", f"has more than {MAX_VALUES} values, aliases written out")])
-    return known
+    return size

@@ -1,4 +1,6 @@
-"""The shape of a language model, by arithmetic: tensors, layers, and which slices a rank of a layout holds.
+"""Compute the shape of a language model: its tensors and layers, and the slice that each rank of a layout
+holds.
 
-In: a config.json and degrees. Out: parts and bytes; `volumes` has the paper's equations. Reads no weights.
+In: a config.json and degrees. Out: slices and bytes; `volumes` has the paper's equations. No weights are
+read.
 """

@@ -22,19 +22,21 @@ def is_adapter(name: str) -> bool:
 
 
 def legal_targets(shape: Shape) -> list[str]:
-    """Module names that can have adapters, in the model's order; experts' stacked matrices cannot."""
+    """List the module names that can have adapters, in the model's order. The stacked matrices of experts
+    cannot."""
     return list(
         dict.fromkeys(_module(tensor) for tensor in tensors_of(shape) if _adaptable(tensor))
     )
 
 
 def targets_of(lora: Lora, shape: Shape) -> list[str]:
-    """The module names that get adapters."""
+    """Return the names of the modules that get adapters."""
     return legal_targets(shape) if lora.target_modules == [ALL_LINEAR] else lora.target_modules
 
 
 def adapter_tensors(lora: Lora, shape: Shape) -> Iterator[TensorSpec]:
-    """All adapters, A before B. Who cuts a matrix by rows cuts B so, and by columns A; the other is whole."""
+    """Yield all adapters, A before B. If ranks cut a matrix by rows, they also cut B by rows and repeat A. If
+    they cut it by columns, they also cut A by columns and repeat B."""
     targets = targets_of(lora, shape)
     for tensor in tensors_of(shape):
         if _adaptable(tensor) and _module(tensor) in targets:
@@ -42,7 +44,7 @@ def adapter_tensors(lora: Lora, shape: Shape) -> Iterator[TensorSpec]:
 
 
 def adapters_of(tensor: TensorSpec, rank: int) -> tuple[TensorSpec, TensorSpec]:
-    """A and B of a matrix."""
+    """Return the adapters A and B of a matrix."""
     rows, columns = tensor.shape
     stem, by_columns = tensor.name.removesuffix(".weight"), tensor.cut in COLUMN_CUTS
     a_cut, b_cut = (tensor.cut, Cut.WHOLE) if by_columns else (Cut.WHOLE, tensor.cut)
@@ -53,7 +55,7 @@ def adapters_of(tensor: TensorSpec, rank: int) -> tuple[TensorSpec, TensorSpec]:
 
 
 def adapted_in_every_layer(lora: Lora, shape: Shape) -> bool:
-    """Whether each layer has an adapter."""
+    """Return whether each layer has an adapter."""
     targets = targets_of(lora, shape)
     return all(
         any(_adaptable(tensor) and _module(tensor) in targets for tensor in layer_tensors(shape, i))
@@ -62,10 +64,10 @@ def adapted_in_every_layer(lora: Lora, shape: Shape) -> bool:
 
 
 def smallest_target(lora: Lora, shape: Shape) -> TensorSpec | None:
-    """The targeted matrix of the lowest rank."""
+    """Return the targeted matrix of the lowest rank, or None without targets."""
     targets = targets_of(lora, shape)
-    held = (t for t in tensors_of(shape) if _adaptable(t) and _module(t) in targets)
-    return min(held, key=lambda tensor: min(tensor.shape), default=None)
+    targeted = (t for t in tensors_of(shape) if _adaptable(t) and _module(t) in targets)
+    return min(targeted, key=lambda tensor: min(tensor.shape), default=None)
 
 
 def _adaptable(tensor: TensorSpec) -> bool:

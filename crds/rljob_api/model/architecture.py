@@ -1,7 +1,7 @@
-"""The shape of a model from its config.json: parameters of each layer, and how each can be cut.
+"""Read the shape of a model from its config.json: parameters of each layer, and how each can be cut.
 
-Called by `memory`, `plan` and `shape_rules`. Counts only; the runtime has its own reader that also
-knows positions and activations.
+Called by `memory`, `plan` and `shape_rules`. This only counts parameters; the runtime has its own reader,
+which also handles positions and activations.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from rljob_api.model.config_sizes import size_in
 from rljob_api.model.model_places import model_folder
 from rljob_api.model.vision import (
     VISION,
-    Tower,
+    TowerSizes,
     language_part,
     read_tower,
     token_side,
@@ -30,11 +30,11 @@ from rljob_api.spec.workload import Model
 DEEPSEEK = ("deepseek_v2", "deepseek_v3")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", *DEEPSEEK, *VISION)
 BIASED = ("qwen2", "qwen2_5_vl")
-"""Of queries, keys and values always, of the output never."""
+"""Families with biases on queries, keys and values, and never on the attention output."""
 FIRST_SPARSE_LAYERS = {"deepseek_v2": 0, "deepseek_v3": 3}
 SEQUENCE_SCORER, TOKEN_SCORER = "ForSequenceClassification", "ForTokenClassification"
 BYTE_EXPERTS = 256
-"""So many have numbers of 8 bits."""
+"""Expert numbers fit into 8 bits up to this many experts."""
 HEAD_DIMS = {
     "qwen3": 128,
     "qwen3_vl": 128,
@@ -43,30 +43,30 @@ HEAD_DIMS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Numbers of parameters. tensor: tensor parallelism cuts them. whole: every rank repeats them.
-    experts: expert parallelism cuts them."""
+    """Numbers of parameters. tensor: cut by tensor parallelism. replicated: repeated on every rank. experts:
+    cut by expert parallelism."""
 
     tensor: int = 0
-    whole: int = 0
+    replicated: int = 0
     experts: int = 0
 
     def __add__(self, other: "Parameters") -> "Parameters":
         return Parameters(
             tensor=self.tensor + other.tensor,
-            whole=self.whole + other.whole,
+            replicated=self.replicated + other.replicated,
             experts=self.experts + other.experts,
         )
 
     @property
     def total(self) -> int:
-        """All of them."""
-        return self.tensor + self.whole + self.experts
+        """Return the number of all parameters."""
+        return self.tensor + self.replicated + self.experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
-    """Mixture of experts. chosen: those of a token. first_layer: layers before it are dense. every: one in
-    so many is sparse."""
+class ExpertSizes:
+    """Sizes of a mixture of experts. chosen: experts per token. first_layer: layers before it are dense.
+    every: one layer in this many is sparse."""
 
     count: int
     intermediate: int
@@ -78,14 +78,14 @@ class Experts:
     gate_bias: bool = False
 
     def in_layer(self, layer: int) -> bool:
-        """Whether the layer has experts."""
+        """Return whether the layer has experts."""
         sparse = layer >= self.first_layer and (layer + 1) % self.every == 0
         return sparse and layer not in self.dense_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Latent:
-    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, §2.1). Ranks and head sizes."""
+class LatentSizes:
+    """Ranks and head sizes of multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, §2.1)."""
 
     query_rank: int | None
     kv_rank: int
@@ -96,11 +96,14 @@ class Latent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Sizes of a decoder. scores: its head is one number a token, with a bias where score_bias is set, in
-    place of the vocabulary's logits. tower: parameters of the vision tower that its model has beside it,
-    vision: its sizes, trains_tower: whether it is trained with the decoder and its tensors are among the
-    model's; token_side: pixels of the side of a picture's token, tower_outputs: what each of these gets of
-    it; tower_merger, tower_attended: as `vision` has them."""
+    """Sizes of a decoder. scores: its head gives one number per token instead of vocabulary logits;
+    score_bias: that head has a bias.
+
+    tower: parameters of the model's vision tower. vision: sizes of that tower. trains_tower: the tower is
+    trained with the decoder, and its tensors are among the model's. token_side: pixels along the side of one
+    picture token. tower_outputs: vectors that the tower returns for each picture token. tower_merger,
+    tower_attended: as computed in `vision`.
+    """
 
     family: str
     vocab: int
@@ -115,12 +118,12 @@ class Shape:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
-    experts: Experts | None = None
-    latent: Latent | None = None
+    experts: ExpertSizes | None = None
+    latent: LatentSizes | None = None
     scores: bool = False
     score_bias: bool = False
     tower: int = 0
-    vision: Tower | None = None
+    vision: TowerSizes | None = None
     trains_tower: bool = False
     token_side: int = 0
     tower_outputs: int = 1
@@ -128,46 +131,50 @@ class Shape:
     tower_attended: int = 0
 
     def scorer(self) -> "Shape":
-        """The same with a head of one number a token, where it has another, and a tower that stays as it
-        is."""
+        """Return this shape with a head of one number per token and a frozen tower; unchanged if it has such
+        a head."""
         return self if self.scores else replace(self, tied=False, scores=True, trains_tower=False)
 
     def shown(self, model: Model) -> "Shape":
-        """The same as a job's model has it."""
+        """Return this shape as the job's model uses it, with or without a trained tower."""
         return replace(self, trains_tower=model.vision == "trained")
 
     def embedding(self) -> Parameters:
-        """Token embedding."""
+        """Return the parameters of the token embedding."""
         return Parameters(tensor=self.vocab * self.hidden)
 
     def head(self) -> Parameters:
-        """Last norm and output projection, without the projection where it is the embedding."""
+        """Return the parameters of the last norm and the output projection. A tied projection counts as the
+        embedding."""
         if self.scores:
-            return Parameters(whole=2 * self.hidden + self.score_bias)
-        return Parameters(whole=self.hidden, tensor=0 if self.tied else self.vocab * self.hidden)
+            return Parameters(replicated=2 * self.hidden + self.score_bias)
+        return Parameters(
+            replicated=self.hidden, tensor=0 if self.tied else self.vocab * self.hidden
+        )
 
     def layer(self, index: int) -> Parameters:
-        """One layer. index: from 0."""
+        """Return the parameters of one layer. index: from 0."""
         attention = self._latent(self.latent) if self.latent else self._attention()
-        norms = Parameters(whole=2 * self.hidden)
+        norms = Parameters(replicated=2 * self.hidden)
         if self.experts and self.experts.in_layer(index):
             return attention + norms + self._sparse(self.experts)
         return attention + norms + self._gated(self.intermediate)
 
     def total(self) -> Parameters:
-        """The whole model."""
+        """Return the parameters of the full model."""
         return _total(self)
 
     @property
     def route_bytes(self) -> int:
-        """Of the numbers of a token's experts in all layers; 0 without experts."""
+        """Return the bytes that store the expert numbers of one token in all layers; 0 without experts."""
         if self.experts is None:
             return 0
         sparse = sum(self.experts.in_layer(layer) for layer in range(self.layers))
         return sparse * self.experts.chosen * (1 if self.experts.count <= BYTE_EXPERTS else 2)
 
     def kv_items(self, tensor: int) -> int:
-        """Items of the KV cache a token, layer and device; heads are repeated where they are few."""
+        """Return the KV cache items per token, layer and device. Heads are repeated if there are fewer heads
+        than ranks."""
         if self.latent:
             return self.latent.kv_rank + self.latent.rope_dim
         return 2 * max(1, self.kv_heads // tensor) * self.head_dim
@@ -177,33 +184,33 @@ class Shape:
         bias = queries + 2 * keys if self.qkv_bias else 0
         return Parameters(
             tensor=self.hidden * (2 * queries + 2 * keys) + bias,
-            whole=(2 * self.head_dim if self.qk_norm else 0)
+            replicated=(2 * self.head_dim if self.qk_norm else 0)
             + (self.hidden if self.output_bias else 0),
         )
 
-    def _latent(self, latent: Latent) -> Parameters:
+    def _latent(self, latent: LatentSizes) -> Parameters:
         queries = self.heads * (latent.nope_dim + latent.rope_dim)
         rank = latent.query_rank
         cut = queries * (rank or self.hidden) + self.heads * latent.value_dim * self.hidden
         cut += latent.kv_rank * self.heads * (latent.nope_dim + latent.value_dim)
-        whole = self.hidden * (latent.kv_rank + latent.rope_dim) + latent.kv_rank
-        whole += rank * (self.hidden + 1) if rank else 0
+        replicated = self.hidden * (latent.kv_rank + latent.rope_dim) + latent.kv_rank
+        replicated += rank * (self.hidden + 1) if rank else 0
         if self.qkv_bias:
-            whole += latent.kv_rank + latent.rope_dim + (rank or 0)
-        whole += self.hidden if self.output_bias else 0
-        return Parameters(tensor=cut, whole=whole)
+            replicated += latent.kv_rank + latent.rope_dim + (rank or 0)
+        replicated += self.hidden if self.output_bias else 0
+        return Parameters(tensor=cut, replicated=replicated)
 
     def _gated(self, inner: int) -> Parameters:
-        """A gated feed-forward of this width."""
+        """Return the parameters of a gated feed-forward of this width."""
         return Parameters(
             tensor=3 * self.hidden * inner + (2 * inner if self.mlp_bias else 0),
-            whole=self.hidden if self.mlp_bias and inner else 0,
+            replicated=self.hidden if self.mlp_bias and inner else 0,
         )
 
-    def _sparse(self, experts: Experts) -> Parameters:
+    def _sparse(self, experts: ExpertSizes) -> Parameters:
         routed = Parameters(
             experts=3 * self.hidden * experts.intermediate * experts.count,
-            whole=self.hidden * experts.count + (experts.count if experts.gate_bias else 0),
+            replicated=self.hidden * experts.count + (experts.count if experts.gate_bias else 0),
         )
         return routed + self._gated(experts.shared_intermediate)
 
@@ -223,7 +230,7 @@ BUILTINS = {
         family="qwen2_5_vl", vocab=263, hidden=96, layers=3, intermediate=256, heads=4, kv_heads=4,
         head_dim=24, tied=True, qkv_bias=True, tower=249_120, token_side=28,
         tower_merger=90_464, tower_attended=128,
-        vision=Tower(gated=True, depth=2, hidden=64, inner=128, patch=1176, merged=4, out=96),
+        vision=TowerSizes(gated=True, depth=2, hidden=64, inner=128, patch=1176, merged=4, out=96),
     ),
     "smollm2-135m-instruct": Shape(
         family="llama", vocab=49152, hidden=576, layers=30, intermediate=1536, heads=9, kv_heads=3,
@@ -233,14 +240,14 @@ BUILTINS = {
 
 
 def find_shape(model: Model, *, base_dir: Path) -> Shape | None:
-    """The shape of the job's model; None for a family that has no known shape.
+    """Return the shape of the job's model, or None for a family without a known shape.
 
-    base_dir: folder of the job's file. Raises InvalidJob when config.json cannot be read.
+    base_dir: folder of the job's file. Raises InvalidJob if config.json cannot be read.
     """
     if model.builtin is not None:
         return BUILTINS[model.builtin].shown(model)
-    place = base_dir / (model.path or "")
-    file = (model_folder(place) or place) / "config.json"
+    directory = base_dir / (model.path or "")
+    file = (model_folder(directory) or directory) / "config.json"
     try:
         config = read_json(file)
     except FileNotFoundError:
@@ -256,9 +263,9 @@ def find_shape(model: Model, *, base_dir: Path) -> Shape | None:
 
 
 def read_shape(config: Mapping[str, Any], *, name: str) -> Shape | None:
-    """The shape in a Hugging Face configuration; None for a family that has no known shape.
+    """Return the shape described by a Hugging Face configuration, or None for a family without a known shape.
 
-    name: the file's. Raises InvalidJob when a size is missing, or none that a model has.
+    name: name of the file. Raises InvalidJob if a size is missing or out of range.
     """
     try:
         if not isinstance(config, dict):
@@ -305,12 +312,12 @@ def _shape(config: Mapping[str, Any], family: str) -> Shape:
     )
 
 
-def _experts(config: Mapping[str, Any], family: str) -> Experts | None:
+def _experts(config: Mapping[str, Any], family: str) -> ExpertSizes | None:
     if family == "qwen3_moe":
         dense = config.get("mlp_only_layers") or []
         if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
             raise ValueError(f"mlp_only_layers is {show(dense)}; must be a list of whole numbers")
-        return Experts(
+        return ExpertSizes(
             count=size_in(
                 config, "num_experts" if config.get("num_experts") else "num_local_experts"
             ),
@@ -321,7 +328,7 @@ def _experts(config: Mapping[str, Any], family: str) -> Experts | None:
         )
     if family in DEEPSEEK:
         size, first = size_in(config, "moe_intermediate_size"), FIRST_SPARSE_LAYERS[family]
-        return Experts(
+        return ExpertSizes(
             count=size_in(config, "n_routed_experts"),
             intermediate=size,
             chosen=size_in(config, "num_experts_per_tok"),
@@ -332,8 +339,8 @@ def _experts(config: Mapping[str, Any], family: str) -> Experts | None:
     return None
 
 
-def _latent(config: Mapping[str, Any]) -> Latent:
-    return Latent(
+def _latent(config: Mapping[str, Any]) -> LatentSizes:
+    return LatentSizes(
         query_rank=size_in(config, "q_lora_rank", 0, least=0) or None,
         kv_rank=size_in(config, "kv_lora_rank"),
         nope_dim=size_in(config, "qk_nope_head_dim"),

@@ -1,4 +1,4 @@
-"""Every tensor of a model by its Hugging Face name, with its shape and the ways in which ranks may share it.
+"""List every tensor of a model by its Hugging Face name, with its shape and how ranks may share it.
 
 Called by `layout`. `architecture` counts the same parameters by layer.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rljob_api.model.architecture import Experts, Latent, Shape
+from rljob_api.model.architecture import ExpertSizes, LatentSizes, Shape
 from rljob_api.model.vision import TOWER
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -17,28 +17,28 @@ SCORE, SCORE_BIAS = "score.weight", "score.bias"
 
 
 class Cut(StrEnum):
-    """How tensor parallelism shares a tensor."""
+    """How tensor parallelism shares a tensor among ranks."""
 
     WHOLE = "whole"
-    """Every rank has all of it."""
+    """Every rank holds the full tensor."""
     VOCABULARY = "vocabulary"
-    """Rows by token id; the first ranks have one more where they do not divide."""
+    """Rows by token id; the first ranks have one more if the rows do not divide evenly."""
     QUERY_HEADS = "query heads"
-    """Rows of whole heads."""
+    """Rows of complete heads."""
     KEY_HEADS = "key heads"
-    """Rows of whole key or value heads; where the ranks are more, several have the same head."""
+    """Rows of complete key or value heads; with more ranks than heads, several ranks hold the same head."""
     HEAD_COLUMNS = "head columns"
-    """Columns of whole query heads."""
+    """Columns of complete query heads."""
     ROWS = "rows"
     """Rows of the hidden layer of a feed-forward network."""
     COLUMNS = "columns"
-    """Its columns."""
+    """Columns of the hidden layer of a feed-forward network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """One tensor. layer: from 0; None for the embedding, the last norm, the head and a vision tower's.
-    expert: from 0; None for what is not of an expert."""
+    """One tensor. layer: from 0; None for the embedding, the last norm, the head and tensors of a vision
+    tower. expert: from 0; None for tensors outside experts."""
 
     name: str
     shape: tuple[int, ...]
@@ -48,18 +48,18 @@ class TensorSpec:
 
     @property
     def of_tower(self) -> bool:
-        """Whether it is a vision tower's."""
+        """Return whether the tensor belongs to a vision tower."""
         return self.name.startswith(TOWER)
 
 
 def tower_tensors(shape: Shape) -> Iterator[TensorSpec]:
-    """Those of a vision tower that is trained, which a rank has all of or none."""
+    """Yield the tensors of a trained vision tower. A rank holds either all of them or none."""
     if shape.trains_tower and shape.vision is not None:
         yield from (TensorSpec(name=name, shape=size) for name, size in shape.vision.tensors())
 
 
 def tensors_of(shape: Shape) -> Iterator[TensorSpec]:
-    """All tensors, layer by layer, the embedding first, those of a vision tower that is trained last. A tied
+    """Yield all tensors layer by layer: the embedding first, those of a trained vision tower last. A tied
     head is the embedding and has no entry."""
     embedding, *last = tensors_outside_layers(shape)
     yield embedding
@@ -70,7 +70,7 @@ def tensors_of(shape: Shape) -> Iterator[TensorSpec]:
 
 
 def tensors_outside_layers(shape: Shape) -> Iterator[TensorSpec]:
-    """The embedding, the last norm, and the head where it is a tensor of its own."""
+    """Yield the embedding, the last norm, and the head unless it is tied."""
     vocabulary = (shape.vocab, shape.hidden)
     yield TensorSpec(name=EMBEDDING, shape=vocabulary, cut=Cut.VOCABULARY)
     yield TensorSpec(name=NORM, shape=(shape.hidden,))
@@ -85,29 +85,30 @@ def tensors_outside_layers(shape: Shape) -> Iterator[TensorSpec]:
 def layer_tensors(
     shape: Shape, layer: int, *, experts: range | None = None
 ) -> Iterator[TensorSpec]:
-    """The tensors of one layer. layer: from 0. experts: only these, where it has any; None: all."""
+    """Yield the tensors of one layer. layer: from 0. experts: only these experts, if the layer has any; None:
+    all."""
     hidden = (shape.hidden,)
-    for part in (
+    for entry in (
         *_norms(hidden),
         *(_latent(shape, shape.latent) if shape.latent else _attention(shape)),
         *_feed_forward(shape, layer, experts),
     ):
-        name, size, cut = part[:3]
-        expert = part[3] if len(part) > 3 else None
+        name, size, cut = entry[:3]
+        expert = entry[3] if len(entry) > 3 else None
         yield TensorSpec(
             name=f"model.layers.{layer}.{name}", shape=size, cut=cut, layer=layer, expert=expert
         )
 
 
-Part = tuple[str, tuple[int, ...], Cut] | tuple[str, tuple[int, ...], Cut, int]
+TensorEntry = tuple[str, tuple[int, ...], Cut] | tuple[str, tuple[int, ...], Cut, int]
 
 
-def _norms(hidden: tuple[int]) -> Iterator[Part]:
+def _norms(hidden: tuple[int]) -> Iterator[TensorEntry]:
     yield "input_layernorm.weight", hidden, Cut.WHOLE
     yield "post_attention_layernorm.weight", hidden, Cut.WHOLE
 
 
-def _attention(shape: Shape) -> Iterator[Part]:
+def _attention(shape: Shape) -> Iterator[TensorEntry]:
     hidden, head = shape.hidden, shape.head_dim
     queries, keys = shape.heads * head, shape.kv_heads * head
     for name, rows, cut in (
@@ -126,7 +127,7 @@ def _attention(shape: Shape) -> Iterator[Part]:
         yield "self_attn.k_norm.weight", (head,), Cut.WHOLE
 
 
-def _latent(shape: Shape, latent: Latent) -> Iterator[Part]:
+def _latent(shape: Shape, latent: LatentSizes) -> Iterator[TensorEntry]:
     hidden, rank = shape.hidden, latent.query_rank
     queries = shape.heads * (latent.nope_dim + latent.rope_dim)
     values = shape.heads * latent.value_dim
@@ -150,27 +151,29 @@ def _latent(shape: Shape, latent: Latent) -> Iterator[Part]:
         yield "self_attn.o_proj.bias", (hidden,), Cut.WHOLE
 
 
-def _feed_forward(shape: Shape, layer: int, held: range | None) -> Iterator[Part]:
+def _feed_forward(shape: Shape, layer: int, local_experts: range | None) -> Iterator[TensorEntry]:
     experts = shape.experts
     if experts is None or not experts.in_layer(layer):
         yield from _gated("mlp", shape.hidden, shape.intermediate, with_bias=shape.mlp_bias)
         return
-    yield from _sparse(shape, experts, range(experts.count) if held is None else held)
+    yield from _sparse(
+        shape, experts, range(experts.count) if local_experts is None else local_experts
+    )
 
 
-def _sparse(shape: Shape, experts: Experts, held: range) -> Iterator[Part]:
+def _sparse(shape: Shape, experts: ExpertSizes, local_experts: range) -> Iterator[TensorEntry]:
     hidden = shape.hidden
     yield "mlp.gate.weight", (experts.count, hidden), Cut.WHOLE
     if experts.gate_bias:
         yield "mlp.gate.e_score_correction_bias", (experts.count,), Cut.WHOLE
-    for expert in held:
+    for expert in local_experts:
         for name, size, cut, *_ in _gated(f"mlp.experts.{expert}", hidden, experts.intermediate):
             yield name, size, cut, expert
     if inner := experts.shared_intermediate:
         yield from _gated("mlp.shared_experts", hidden, inner, with_bias=shape.mlp_bias)
 
 
-def _gated(name: str, hidden: int, inner: int, *, with_bias: bool = False) -> Iterator[Part]:
+def _gated(name: str, hidden: int, inner: int, *, with_bias: bool = False) -> Iterator[TensorEntry]:
     yield f"{name}.gate_proj.weight", (inner, hidden), Cut.ROWS
     yield f"{name}.up_proj.weight", (inner, hidden), Cut.ROWS
     yield f"{name}.down_proj.weight", (hidden, inner), Cut.COLUMNS

@@ -1,6 +1,6 @@
-"""Vision-language models by their config.json: which of it is of the decoder, and what tensors the tower has.
+"""Read vision-language models from their config.json: the sizes of the decoder, and the tensors of the tower.
 
-Called by `architecture`, and by the runtime where it reads the same file.
+Called by `architecture`, and by the runtime when it reads the same file.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,15 +12,16 @@ from rljob_api.model.config_sizes import size_in
 from rljob_api.spec.messages import show
 
 VISION = ("qwen2_5_vl", "qwen3_vl")
-"""The families, by their model_type."""
+"""Vision-language families, by their model_type."""
 TOWER = "visual."
-"""Of all names of a tower's tensors."""
+"""Prefix of the names of a tower's tensors."""
 Sized = tuple[str, tuple[int, ...]]
 
 
 def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A configuration with the sizes of its decoder on top: those of a vision-language model are in
-    `text_config`, or, in older files, there already. Others are as they are."""
+    """Return a configuration with the sizes of its decoder at the top level. Vision-language models have them
+    in `text_config`, or, in older files, already at the top level. Other configurations are returned
+    unchanged."""
     family = config.get("model_type")
     text = config.get("text_config") if family in VISION else None
     if not isinstance(text, dict):
@@ -28,14 +29,14 @@ def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     tied = bool(config.get("tie_word_embeddings", False))
     if (
         family == "qwen2_5_vl"
-    ):  # transformers reads it in both places, and of qwen3_vl outside alone
+    ):  # transformers reads it at both levels, and for qwen3_vl only at the top level
         tied = tied or bool(text.get("tie_word_embeddings", False))
-    own = {key: config[key] for key in ("architectures", "model_type") if key in config}
-    return {**config, **text, **own, "tie_word_embeddings": tied}
+    top_level = {key: config[key] for key in ("architectures", "model_type") if key in config}
+    return {**config, **text, **top_level, "tie_word_embeddings": tied}
 
 
 def token_side(config: Mapping[str, Any]) -> int:
-    """Pixels of the side of a picture's token; 0 of another model. Raises ValueError."""
+    """Return the pixels along the side of one picture token; 0 for other models. Raises ValueError."""
     if config.get("model_type") not in VISION:
         return 0
     sizes = _sizes(config)
@@ -43,17 +44,19 @@ def token_side(config: Mapping[str, Any]) -> int:
 
 
 def tower_outputs(config: Mapping[str, Any]) -> int:
-    """Of each token of a picture: in place of its embedding, and behind some of the first layers."""
+    """Return the vectors per picture token: one replaces its embedding, the others are added behind the first
+    layers."""
     if config.get("model_type") not in VISION:
         return 1
     return 1 + len(_sizes(config).get("deepstack_visual_indexes") or ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tower:
-    """Sizes of a vision tower. gated: of Qwen2.5-VL, whose feed-forwards have a gate and whose norms no
-    bias. patch: values of one. merged: patches that become one token, out: its width. positions: learned
-    ones, 0 for none. added: mergers of blocks in between, which the decoder's first layers get."""
+class TowerSizes:
+    """Sizes of a vision tower. gated: as in Qwen2.5-VL, feed-forwards have a gate and norms have no bias.
+    patch: values of one patch. merged: patches that become one token; out: width of that token. positions:
+    learned positions, 0 for none. added: mergers of intermediate blocks, whose outputs the decoder's first
+    layers get."""
 
     gated: bool
     depth: int
@@ -67,11 +70,12 @@ class Tower:
 
     @property
     def parameters(self) -> int:
-        """Of all tensors."""
+        """Return the number of parameters of all tensors."""
         return sum(prod(size) for _, size in self.tensors())
 
     def tensors(self) -> Iterator[Sized]:
-        """By transformers' names under `TOWER`, with their shapes; a patch's convolution as a matrix."""
+        """Yield the names that transformers gives the tensors, under `TOWER`, with their shapes. The
+        convolution over patches counts as a matrix."""
         wide = self.hidden * self.merged
         yield TOWER + "patch_embed.proj.weight", (self.hidden, self.patch)
         for name, size in self._around(wide):
@@ -81,7 +85,8 @@ class Tower:
                 yield TOWER + name, size
 
     def _around(self, wide: int) -> Iterator[Sized]:
-        """What is of no block, beside the patches' matrix. wide: of the patches that become one token."""
+        """Yield the tensors outside of blocks, without the matrix over patches. wide: width of the patches
+        that become one token."""
         if self.gated:
             yield "merger.ln_q.weight", (self.hidden,)
             yield from _matrix("merger.mlp.0", wide, wide)
@@ -98,21 +103,21 @@ class Tower:
 
     def _block(self, name: str) -> Iterator[Sized]:
         for norm in ("norm1", "norm2"):
-            found = list(_norm(f"{name}.{norm}", self.hidden))
-            yield from found[:1] if self.gated else found
+            norm_tensors = list(_norm(f"{name}.{norm}", self.hidden))
+            yield from norm_tensors[:1] if self.gated else norm_tensors
         yield from _matrix(f"{name}.attn.qkv", self.hidden, 3 * self.hidden)
         yield from _matrix(f"{name}.attn.proj", self.hidden, self.hidden)
         *wide, last = (
             ("gate_proj", "up_proj", "down_proj") if self.gated else ("linear_fc1", "linear_fc2")
         )
-        for part in wide:
-            yield from _matrix(f"{name}.mlp.{part}", self.hidden, self.inner)
+        for name_in_mlp in wide:
+            yield from _matrix(f"{name}.mlp.{name_in_mlp}", self.hidden, self.inner)
         yield from _matrix(f"{name}.mlp.{last}", self.inner, self.hidden)
 
 
-def read_tower(config: Mapping[str, Any]) -> Tower | None:
-    """Of a vision-language model; None of another model. Raises ValueError for a size that is missing, or
-    none that a model has."""
+def read_tower(config: Mapping[str, Any]) -> TowerSizes | None:
+    """Return the tower of a vision-language model, or None for another model. Raises ValueError if a size is
+    missing or out of range."""
     family = config.get("model_type")
     if family not in VISION:
         return None
@@ -122,7 +127,7 @@ def read_tower(config: Mapping[str, Any]) -> Tower | None:
     if not isinstance(added, list):
         raise ValueError(f"deepstack_visual_indexes is {show(added)}; must be a list")
     frames = size_in(sizes, "temporal_patch_size", 2)
-    return Tower(
+    return TowerSizes(
         gated=gated,
         depth=size_in(sizes, "depth"),
         hidden=size_in(sizes, "hidden_size"),
@@ -136,7 +141,7 @@ def read_tower(config: Mapping[str, Any]) -> Tower | None:
 
 
 def tower_merger(config: Mapping[str, Any]) -> int:
-    """Of a tower's parameters, those that a token meets, and not each of its patches: matrices of the
+    """Count the tower's parameters that process a token instead of each of its patches: the matrices of
     mergers."""
     if (tower := read_tower(config)) is None:
         return 0
@@ -145,11 +150,12 @@ def tower_merger(config: Mapping[str, Any]) -> int:
 
 
 def tower_attended(config: Mapping[str, Any]) -> int:
-    """Widths, added up, of the layers in which each patch sees all of its picture; others see a window."""
+    """Return the sum of widths of the layers in which each patch attends to the full picture. Other layers
+    use a window."""
     if (tower := read_tower(config)) is None:
         return 0
-    whole = len(_sizes(config).get("fullatt_block_indexes") or ())
-    return (whole if tower.gated else tower.depth) * tower.hidden
+    full_attention = len(_sizes(config).get("fullatt_block_indexes") or ())
+    return (full_attention if tower.gated else tower.depth) * tower.hidden
 
 
 def _sizes(config: Mapping[str, Any]) -> Mapping[str, Any]:

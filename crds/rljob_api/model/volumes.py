@@ -15,11 +15,12 @@ BYTES_PER_ITEM = 4
 class SampleFlow:
     """Sizes of one step's samples; letters are the paper's.
 
-    global_batch_size: G, prompts. samples_per_prompt: N. max_prompt_length: PL and
-    max_response_length: SL, tokens. response_items: n, columns as long as the response.
-    scalars: M, single numbers a sample. bytes_per_item: B. picture_bytes: of a prompt's pictures, which the
-    paper does not have: they lie once a group, and go wherever prompts go. route_bytes: of the routes of a
-    sample's tokens, likewise not the paper's: they are of one sample, and go to the update alone.
+    global_batch_size: G, prompts. samples_per_prompt: N. max_prompt_length: PL and max_response_length: SL,
+    tokens. response_items: n, columns as long as the response. scalars: M, single numbers per sample.
+    bytes_per_item: B.
+
+    The paper has neither of the following. picture_bytes: pictures of a prompt, stored once per group and
+    sent wherever prompts are sent. route_bytes: routes of a sample's tokens, sent only to the update.
     """
 
     global_batch_size: int
@@ -33,15 +34,16 @@ class SampleFlow:
     route_bytes: int = 0
 
     def stage_gb(self) -> float:
-        """Eq. 1: CV, what one worker state (the update) requests in a step, GB."""
+        """Return eq. 1: CV, the volume that one worker state (the update) requests in a step, GB."""
         return self._gb(prompts=1, responses=1, scalars=1)
 
     def total_gb(self) -> float:
-        """Eq. 2: TCV, what the last three stages of a step move through one central buffer, GB."""
+        """Return eq. 2: TCV, the volume that the last three stages of a step move through one central buffer,
+        GB."""
         return self._gb(prompts=2, responses=3, scalars=8)
 
     def per_warehouse_gb(self, *, warehouses: int, controllers: int) -> float:
-        """Eq. 4: TCV of each of S warehouses that broadcast to C controllers, GB."""
+        """Return eq. 4: TCV of each of S warehouses that broadcast to C controllers, GB."""
         return self._gb(prompts=2, responses=3, scalars=8 * (controllers + 1)) / warehouses
 
     def _gb(self, *, prompts: int, responses: int, scalars: int) -> float:
@@ -56,7 +58,7 @@ class SampleFlow:
 
 
 def dispatch_seconds(volume_gb: float, *, megabytes_per_second: float) -> float:
-    """Time to move a volume over one connection; Table 1's T100 is 100 MB/s, its T1K 1024 MB/s."""
+    """Return the time to move a volume over one connection. T100 of Table 1 is 100 MB/s, T1K is 1024 MB/s."""
     return volume_gb * GB / MB / megabytes_per_second
 
 
@@ -68,7 +70,7 @@ def redundant_bytes(
     rollout_expert: int,
     rollout_data: int,
 ) -> float:
-    """Eq. 3: R = GDP × (TW / UTP + EW / GEP), what a naive reshard leaves on the devices.
+    """Return eq. 3: R = GDP × (TW / UTP + EW / GEP), the bytes that a naive reshard leaves on the devices.
 
     tensor_bytes: TW, weights that tensor parallelism cuts. expert_bytes: EW, weights of experts.
     update_tensor: UTP. rollout_expert: GEP. rollout_data: GDP.
@@ -85,7 +87,7 @@ def tokens_per_second(
     num_devices: int,
     seconds: float,
 ) -> float:
-    """Eq. 5: T = G × N × (PL + SL) / ND / ETE, tokens a second and device by the *longest* lengths.
+    """Return eq. 5: T = G × N × (PL + SL) / ND / ETE, tokens per second and device at the *longest* lengths.
 
     seconds: ETE, end-to-end time of one step.
     """

@@ -1,7 +1,7 @@
-"""Rules of the CRD for the API server: unions, divisibility, and what never changes after creation.
+"""Rules of the CRD for the API server: unions, divisibility, and fields that never change after creation.
 
-Called by `crd`. The part of `rules` and `layout_rules` that is short in CEL; the operator checks the
-rest. Lists and texts that rules read are bounded in the models, which bounds the rules' cost.
+Called by `crd`. It has the rules of `rules` and `layout_rules` that are short in CEL; the operator checks the
+others. Lists and texts that rules read are bounded in the models, which bounds the rules' cost.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,8 +31,8 @@ MUTABLE = (
     "cleanupPolicy",
     "failurePolicy",
 )
-"""What a resumed run may have changed; everything else is fixed when the job is made. Of placement
-and checkpoint, rules of their own fix a part."""
+"""Fields that a resumed run may have changed. Everything else is fixed when the job is created. Separate
+rules fix some fields of placement and checkpoint."""
 
 LAYOUT: dict[str, tuple[str, ...]] = {
     "batch": ("microBatchSize", "microBatchTokens"),
@@ -45,8 +45,8 @@ LAYOUT: dict[str, tuple[str, ...]] = {
     "accelerator": (),
     "podTemplates": (),
 }
-"""Devices, how they share the models, and their pods: what changes only while a job is suspended and has no
-RayCluster, and the next attempt begins with. All of a section where no part is named."""
+"""Devices, how they share the models, and their pods. These change only while a job is suspended and has no
+RayCluster, and the next attempt starts with them. An empty tuple means all fields of a section."""
 
 _ROLES = {"update": "self.placement.updateDevices", "rollout": "self.placement.rolloutDevices"}
 _PER_NODE = "self.accelerator.devicesPerNode"
@@ -58,24 +58,26 @@ _NODES = (
 
 
 def _fills(role: str, degrees: tuple[str, ...]) -> str:
-    """data × the other degrees is the number of devices; without data, the others divide it."""
-    path, own = f"self.{role}.parallelism", _ROLES[role]
+    """Return the rule that data × the other degrees is the number of devices, or, without data, that the
+    others divide it."""
+    path, role_devices = f"self.{role}.parallelism", _ROLES[role]
     product = " * ".join(f"{path}.{degree}" for degree in degrees)
 
-    def fills(devices: str) -> str:
+    def product_fills(devices: str) -> str:
+        """Return the expression for this number of devices."""
         return (
             f"(has({path}.data) ? {path}.data * {product} == {devices}"
             f" : {devices} % ({product}) == 0)"
         )
 
     return (
-        f"self.placement.mode == 'colocated' ? {fills(f'{_NODES} * {_PER_NODE}')}"
-        f" : !has({own}) || {fills(own)}"
+        f"self.placement.mode == 'colocated' ? {product_fills(f'{_NODES} * {_PER_NODE}')}"
+        f" : !has({role_devices}) || {product_fills(role_devices)}"
     )
 
 
 def _shares_prompts() -> str:
-    """Rollout replicas get the same number of prompts; asked where their devices are counted."""
+    """Return the rule that rollout replicas get the same number of prompts, if their devices are counted."""
     devices, path = _ROLES["rollout"], "self.rollout.parallelism"
     product = f"({path}.tensor * {path}.pipeline)"
     return (
@@ -86,7 +88,7 @@ def _shares_prompts() -> str:
 
 
 def _least_samples() -> Iterator[tuple[str, str]]:
-    """As many samples of a prompt as each algorithm compares."""
+    """Yield the rule that a prompt has as many samples as each algorithm compares."""
     for least in (2,):
         names = [name for name, params in PARAMS.items() if params().least_samples == least]
         yield (
@@ -104,7 +106,7 @@ def _legal_devices(product: str) -> tuple[str, str]:
 
 
 def _same(key: str) -> str:
-    """A key that may be absent neither comes, goes nor changes."""
+    """Return the rule that an optional key is neither added, removed nor changed."""
     return f"has(self.{key}) == has(oldSelf.{key}) && (!has(self.{key}) || self.{key} == oldSelf.{key})"
 
 
@@ -114,23 +116,25 @@ _TO_MOVE = (
 )
 
 
-def _moves(key: str, part: str = "") -> tuple[str, str]:
-    """A field that changes only while the job has no RayCluster; of a section that may be absent, where it
-    was and is there."""
-    path = f"spec.{key}.{part}" if part else f"spec.{key}"
-    unchanged = f"({_same(path)})"
+def _moves(key: str, field: str = "") -> tuple[str, str]:
+    """Return the rule that a field changes only while the job has no RayCluster. In an optional section it
+    applies only if the section was and is present."""
+    path = f"spec.{key}.{field}" if field else f"spec.{key}"
+    fixed_fields_rule = f"({_same(path)})"
     if key in optional_immutable_fields():
-        unchanged = f"!has(self.spec.{key}) || !has(oldSelf.spec.{key}) || {unchanged}"
-    return f"{_MAY_MOVE} || {unchanged}", f"{path} changes only {_TO_MOVE}"
+        fixed_fields_rule = (
+            f"!has(self.spec.{key}) || !has(oldSelf.spec.{key}) || {fixed_fields_rule}"
+        )
+    return f"{_MAY_MOVE} || {fixed_fields_rule}", f"{path} changes only {_TO_MOVE}"
 
 
 def _exactly_one(*keys: str) -> tuple[str, str]:
-    given = " + ".join(f"(has(self.{key}) ? 1 : 0)" for key in keys)
-    return f"{given} == 1", f"give exactly one of {', '.join(keys)}"
+    count = " + ".join(f"(has(self.{key}) ? 1 : 0)" for key in keys)
+    return f"{count} == 1", f"give exactly one of {', '.join(keys)}"
 
 
 def _extension_params(key: str) -> tuple[str, str]:
-    """Names of extensions have a dot; what is built in takes no parameters."""
+    """Return the rule that only extensions, whose names have a dot, take parameters."""
     return (
         f"!has(self.params) || self.{key}.contains('.')",
         f"params are for the {key} of a package, whose name has a dot",
@@ -362,32 +366,37 @@ RULES: dict[str, list[tuple[str, str]]] = {
 
 
 def movement_rules() -> list[tuple[str, str]]:
-    """Of the whole resource: fields of LAYOUT. rolloutDevices alone may also change while the job runs."""
-    found = [
-        _moves(key, part)
-        for key, parts in LAYOUT.items()
-        for part in (parts or ("",))
-        if part != "rolloutDevices"
+    """Return the rules on the fields of LAYOUT, for the full resource. Only rolloutDevices may also change
+    while the job runs."""
+    rules = [
+        _moves(key, field)
+        for key, fields in LAYOUT.items()
+        for field in (fields or ("",))
+        if field != "rolloutDevices"
     ]
     rule, message = _moves("placement", "rolloutDevices")
-    return [*found, (f"has(self.spec.placement.updateDevices) || {rule}", message)]
+    return [*rules, (f"has(self.spec.placement.updateDevices) || {rule}", message)]
 
 
-def unchanged(key: str, parts: Iterable[str]) -> tuple[str, str]:
-    """Of a section of LAYOUT: all other parts never change. parts: all that there are."""
-    fixed = [part for part in parts if part not in LAYOUT[key]]
-    return " && ".join(f"({_same(part)})" for part in fixed), f"{key} never changes; make a new job"
+def fixed_fields_rule(key: str, fields: Iterable[str]) -> tuple[str, str]:
+    """Return the rule that all other fields of a section of LAYOUT never change. fields: all that the section
+    has."""
+    fixed = [field for field in fields if field not in LAYOUT[key]]
+    return " && ".join(
+        f"({_same(field)})" for field in fixed
+    ), f"{key} never changes; make a new job"
 
 
 def immutable_fields() -> list[str]:
-    """Keys of the spec that never change, or only in part while the job is suspended, in the order of the
-    models."""
+    """Return the keys of the spec that never change, or only some of whose fields change while the job is
+    suspended, in the order of the models."""
     aliases = [field.alias or name for name, field in RLJobSpec.model_fields.items()]
     return [alias for alias in aliases if alias not in MUTABLE]
 
 
 def optional_immutable_fields() -> list[str]:
-    """Those of them that may be absent: the API server must also see that none comes or goes."""
+    """Return the immutable keys that are optional: the API server must also refuse that one is added or
+    removed."""
     optional = {
         field.alias or name
         for name, field in RLJobSpec.model_fields.items()

@@ -1,7 +1,7 @@
-"""The CustomResourceDefinition, generated: `python -m rljob_api.schema.crd [--check]`.
+"""Generate the CustomResourceDefinition: `python -m rljob_api.schema.crd [--check]`.
 
-Field docstrings become what `kubectl explain` shows, bounds and defaults the structural schema,
-`cel` the rules. The committed files are compared byte by byte in `make check`.
+Field docstrings become the help of `kubectl explain`. Bounds and defaults become the structural schema, and
+`cel` has the rules. `make check` compares the committed files byte by byte.
 """
 
 import sys
@@ -14,10 +14,10 @@ from pydantic import BaseModel
 from rljob_api.schema.cel import (
     LAYOUT,
     RULES,
+    fixed_fields_rule,
     immutable_fields,
     movement_rules,
     optional_immutable_fields,
-    unchanged,
 )
 from rljob_api.schema.generated import write_or_check
 from rljob_api.schema.union_schema import by_name
@@ -26,7 +26,7 @@ from rljob_api.spec.rljob import GROUP, KIND, VERSION, VERSIONS, Metadata, RLJob
 from rljob_api.spec.status import RLJobStatus
 
 CRDS = Path(__file__).parents[2]
-# Helm reads no file outside of a chart, so the chart has a copy.
+# Helm cannot read files outside of a chart, so the chart has a copy.
 FILES = (
     CRDS / "rljobs.rljob.io.yaml",
     CRDS.parent / "helm" / "rljob" / "files" / "rljobs.rljob.io.yaml",
@@ -50,18 +50,18 @@ WIDE = (
     ("Spares", ".status.spareNodes"),
     ("Chips healthy", '.status.conditions[?(@.type=="AcceleratorHealthy")].status'),
 )
-"""Shown by `-o wide`; empty where a job has no spares, and where nobody reads reports of chips."""
+"""Columns of `-o wide`; empty if a job has no spares, or if reports of chips are not read."""
 
 SCALE = {
     "specReplicasPath": ".spec.placement.rolloutDevices",
     "statusReplicasPath": ".status.rolloutReplicas",
     "labelSelectorPath": ".status.selector",
 }
-"""What `kubectl scale` and autoscalers read and write: the devices that generate."""
+"""Paths that `kubectl scale` and autoscalers read and write: the devices that generate."""
 
 
 def crd() -> dict[str, Any]:
-    """The manifest."""
+    """Return the manifest of the CustomResourceDefinition."""
     names = {
         "kind": KIND,
         "listKind": f"{KIND}List",
@@ -100,7 +100,7 @@ def _version(name: str) -> dict[str, Any]:
 
 
 def resource_schema() -> Schema:
-    """Structural schema of the whole resource, with its rules."""
+    """Return the structural schema of the resource, with its rules."""
     name = structural(Metadata)["properties"]["name"]
     spec = structural(RLJobSpec)
     root = {
@@ -117,13 +117,13 @@ def resource_schema() -> Schema:
     }
     for path, rules in RULES.items():
         for rule, message in rules:
-            _add_rule(_at(root, path), rule, message)
+            _add_rule(_schema_at(root, path), rule, message)
     for key in immutable_fields():
         section = spec["properties"][key]
         if key not in LAYOUT:
             _add_rule(section, "self == oldSelf", f"{key} never changes; make a new job")
         elif LAYOUT[key]:
-            _add_rule(section, *unchanged(key, section["properties"]))
+            _add_rule(section, *fixed_fields_rule(key, section["properties"]))
     for key in optional_immutable_fields():
         stays = f"has(self.{key}) == has(oldSelf.{key})"
         _add_rule(spec, stays, f"{key} never changes; make a new job")
@@ -133,7 +133,7 @@ def resource_schema() -> Schema:
 
 
 def structural(model: type[BaseModel]) -> Schema:
-    """A model's schema as Kubernetes wants it: no references, unions or titles, no null."""
+    """Return a model's schema as Kubernetes requires it: no references, unions, titles or null."""
     schema = model.model_json_schema(by_alias=True)
     return _structural(schema, schema.get("$defs", {}))
 
@@ -141,8 +141,8 @@ def structural(model: type[BaseModel]) -> Schema:
 def _structural(schema: Schema, definitions: dict[str, Schema]) -> Schema:
     if members := schema.get("oneOf"):
         union = by_name([_structural(m, definitions) for m in members], default=DEFAULT)
-        of_field = {key: value for key, value in schema.items() if key != "oneOf"}
-        return union | _structural(of_field, definitions)
+        field_schema = {key: value for key, value in schema.items() if key != "oneOf"}
+        return union | _structural(field_schema, definitions)
     result = _inlined(schema, definitions)
     for key in DROPPED:
         result.pop(key, None)
@@ -153,7 +153,7 @@ def _structural(schema: Schema, definitions: dict[str, Schema]) -> Schema:
             result |= {bound.lower(): limit, f"exclusive{bound}": True}
     if result.get("x-kubernetes-preserve-unknown-fields") or "properties" in result:
         result.pop("additionalProperties", None)
-    if "default" in result:  # in full: the API server holds defaults themselves against the rules
+    if "default" in result:  # in full: the API server also applies the rules to defaults
         result["default"] = _without_null(result["default"])
         if result["default"] is None:
             del result["default"]
@@ -168,15 +168,15 @@ def _structural(schema: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def _inlined(schema: Schema, definitions: dict[str, Schema]) -> Schema:
-    """References replaced by what they name; `X | None` by X, since an optional key is left out."""
-    own = dict(schema)
-    if reference := own.pop("$ref", None):
-        return _inlined(definitions[reference.rsplit("/", 1)[1]], definitions) | own
-    if options := own.pop("anyOf", None):
+    """Replace references by their definitions, and `X | None` by X, since an optional key is left out."""
+    inlined = dict(schema)
+    if reference := inlined.pop("$ref", None):
+        return _inlined(definitions[reference.rsplit("/", 1)[1]], definitions) | inlined
+    if options := inlined.pop("anyOf", None):
         present = [option for option in options if option.get("type") != "null"]
         if len(present) == 1:
-            return _inlined(present[0], definitions) | own
-    return own
+            return _inlined(present[0], definitions) | inlined
+    return inlined
 
 
 def _without_null(value: Any) -> Any:
@@ -185,11 +185,11 @@ def _without_null(value: Any) -> Any:
     return {key: _without_null(item) for key, item in value.items() if item is not None}
 
 
-def _at(root: Schema, path: str) -> Schema:
+def _schema_at(root: Schema, path: str) -> Schema:
     schema = root
-    for part in path.split("."):
-        schema = schema["properties"][part.removesuffix("[]")]
-        if part.endswith("[]"):
+    for key in path.split("."):
+        schema = schema["properties"][key.removesuffix("[]")]
+        if key.endswith("[]"):
             schema = schema["items"]
     return schema
 
@@ -203,7 +203,7 @@ def _text(description: str) -> str:
 
 
 def crd_text() -> str:
-    """The text of both files."""
+    """Return the text of both files."""
     return HEADER + yaml.safe_dump(crd(), sort_keys=False, allow_unicode=True, width=120)
 
 

@@ -1,11 +1,11 @@
-"""Writing a generated file, or checking that the committed one is up to date."""
+"""Write a generated file, or check that the committed one is up to date."""
 
 import sys
 from pathlib import Path
 
 
 def write_or_check(file: Path, text: str, *, check: bool) -> int:
-    """Exit code: 1 when `check` finds other bytes in the file than `text`."""
+    """Return the exit code: 1 if `check` is set and the file's bytes differ from `text`."""
     data = text.encode()
     if not check:
         file.write_bytes(data)

@@ -1,6 +1,6 @@
-"""The reference of the resource, generated: `python -m rljob_api.schema.spec_docs [--check]`.
+"""Generate the reference of the resource: `python -m rljob_api.schema.spec_docs [--check]`.
 
-One table a section, one row a field, from the same models and docstrings as the CRD.
+It has one table per section and one row per field, from the same models and docstrings as the CRD.
 """
 
 import sys
@@ -29,7 +29,9 @@ EXCEPT = {
     "checkpoint": " (all but `storage`)",
 }
 MOVING = [
-    f"{key}.{part}" if part else key for key, parts in LAYOUT.items() for part in parts or ("",)
+    f"{key}.{field_name}" if field_name else key
+    for key, parts in LAYOUT.items()
+    for field_name in parts or ("",)
 ]
 HEADER = f"""# The RLJob resource
 
@@ -48,16 +50,16 @@ the annotations `{RESPONSE_ITEMS}`, `{SCALARS}` and `{CONTROLLERS}` state others
 
 
 def docs() -> str:
-    """The file's text."""
-    parts = [HEADER]
+    """Return the text of the reference."""
+    sections = [HEADER]
     for title, model in (("metadata", Metadata), ("spec", RLJobSpec), ("status", RLJobStatus)):
-        parts += _sections(title, model, structural(model))
-    return "\n".join(parts)
+        sections += _sections(title, model, structural(model))
+    return "\n".join(sections)
 
 
 def _sections(path: str, model: type[BaseModel], schema: dict[str, Any]) -> Iterator[str]:
-    """The table of one model, then those of the models within, in order. Of an algorithm's parameters, what
-    differs from those of every algorithm; of the pods' templates, one for all roles."""
+    """Yield the table of one model, then those of the models within, in order. An algorithm's parameters list
+    only what differs from those of every algorithm. The pods' templates are listed once for all roles."""
     rows = _rows(model, schema)
     text = " ".join((model.__doc__ or "").split())
     if path != SHARED_PATH and issubclass(model, PolicyParams):
@@ -81,14 +83,14 @@ def _sections(path: str, model: type[BaseModel], schema: dict[str, Any]) -> Iter
         yield from _within(path, alias, fields[alias], schema["properties"][alias])
 
 
-def _within(path: str, alias: str, field: FieldInfo, part: dict[str, Any]) -> Iterator[str]:
-    """The sections of the models within a field."""
+def _within(path: str, alias: str, field: FieldInfo, field_schema: dict[str, Any]) -> Iterator[str]:
+    """Yield the sections of the models within a field."""
     inner_models = list(models_in(field.annotation))
     if alias == "algorithm":
         yield from _sections(SHARED_PATH, PolicyParams, structural(PolicyParams))
     for inner in inner_models:
-        many = part["type"] == "array"
-        inner_schema = part["items"] if many else part
+        many = field_schema["type"] == "array"
+        inner_schema = field_schema["items"] if many else field_schema
         inner_path = f"{path}.{alias}{'[]' * many}"
         if len(inner_models) > 1:  # a union by name
             inner_schema = structural(inner)
@@ -138,7 +140,7 @@ def _default(field: FieldInfo, schema: dict[str, Any]) -> str:
 
 
 def _scalar(value: object) -> str:
-    """A value as it is written in YAML, on one line."""
+    """Format a value as YAML on one line."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str):

@@ -1,5 +1,5 @@
-"""The fields of an RLJob as pydantic models, a file a section; each field's note is its help in the resource.
+"""Define the fields of an RLJob as pydantic models, one file per section; each field's docstring is its help
+text.
 
-In: a manifest. Out: `rljob.RLJob`, or problems in the words of the contract. Rules between fields are
-`check`'s.
+In: a manifest. Out: `rljob.RLJob`, or problems in the words of the API. Rules between fields are in `check`.
 """

@@ -1,4 +1,5 @@
-"""The critic of an algorithm with one: its model, degrees and optimizer. Same words as `engines.Update`."""
+"""The critic of an algorithm that has one: its model, degrees and optimizer, with the same fields as
+`engines.Update`."""
 
 from typing import Literal
 
@@ -16,7 +17,7 @@ class CriticOptimizer(Optimizer):
 
 
 class Critic(Section):
-    """The value model, on the devices that train, in a layout of its own."""
+    """The value model, on the devices that train, in a separate layout."""
 
     path: str | None = Field(default=None, min_length=1, max_length=1024)
     """Hugging Face directory of a classifier with one label (sequence or token), or of a language model,
@@ -38,13 +39,14 @@ class Critic(Section):
     """AdamW and its schedule."""
 
     def as_update(self, update: Update) -> Update:
-        """The critic in the policy's place: what is said of training holds for it. update: the policy's."""
-        own = ("parallelism", "dtype", "recompute", "offload", "optimizer")
+        """Return the critic in the policy's place, so that the rules and plans of training apply to it.
+        update: the policy's."""
+        names = ("parallelism", "dtype", "recompute", "offload", "optimizer")
         return update.model_copy(
             update={
                 "engine": "torch",
                 "params": None,
                 "lora": None,
-                **{name: getattr(self, name) for name in own},
+                **{name: getattr(self, name) for name in names},
             }
         )

@@ -1,4 +1,4 @@
-"""What a run does with fewer devices than it asks for."""
+"""How a run continues with fewer devices than it requests."""
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ class ElasticUpdate(Section):
 
 
 class Elastic(Section):
-    """How few devices the run goes on with."""
+    """The fewest devices that the run continues with."""
 
     update: ElasticUpdate
     """Devices that train."""

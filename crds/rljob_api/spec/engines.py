@@ -33,21 +33,22 @@ class RolloutParallelism(Section):
     """Stages of layers."""
 
     expert: int = Field(default=1, ge=1, le=10_000)
-    """Devices that share the experts of a layer (the paper's GEP); lies inside data × tensor."""
+    """Devices that share the experts of a layer (the paper's GEP); within data × tensor."""
 
     @property
     def shared(self) -> bool:
-        """Whether devices share a model, rather than hold all of it each."""
+        """Return whether devices share a model instead of each holding all of it."""
         return self.tensor * self.pipeline * self.expert > 1
 
     @property
     def replica_devices(self) -> int:
-        """Devices that generate the same samples."""
+        """Return the number of devices that generate the same samples."""
         return self.tensor * self.pipeline
 
     @property
     def model_devices(self) -> int:
-        """Devices that hold a model together: a replica's, or those of the replicas that share experts."""
+        """Return the number of devices that hold a model together: a replica's, or those of replicas that
+        share experts."""
         return self.pipeline * max(self.tensor, self.expert)
 
 
@@ -73,20 +74,20 @@ class UpdateParallelism(Section):
     """RingAttention or DeepSpeed-Ulysses."""
 
     expert: int = Field(default=1, ge=1, le=10_000)
-    """Devices that share the experts of a layer; lies inside data × context."""
+    """Devices that share the experts of a layer; within data × context."""
 
     zero: Literal[0, 1, 2, 3] = 0
-    """ZeRO stage: what data-parallel ranks share out instead of repeating."""
+    """ZeRO stage: which states data-parallel ranks share out instead of repeating."""
 
     @property
     def shared(self) -> bool:
-        """Whether ranks share a model or its optimizer, rather than hold all of it each."""
-        apart = self.tensor * self.pipeline * self.context * self.expert
-        return apart > 1 or (self.zero > 0 and self.data != 1)
+        """Return whether ranks share a model or its optimizer instead of each holding all of it."""
+        sharers = self.tensor * self.pipeline * self.context * self.expert
+        return sharers > 1 or (self.zero > 0 and self.data != 1)
 
     @property
     def named(self) -> str:
-        """The degrees above 1 where ranks share, "data 2 × tensor 4, zero 1"; empty where they do not."""
+        """Return the degrees above 1 if ranks share a model, "data 2 × tensor 4, zero 1"; empty otherwise."""
         if not self.shared:
             return ""
         names = ("data", "tensor", "pipeline", "context", "expert")
@@ -96,14 +97,14 @@ class UpdateParallelism(Section):
 
 
 class Rollout(Section):
-    """Generation of responses."""
+    """Settings for the generation of responses."""
 
     engine: Annotated[str, NameOf(("torch", "vllm"))] = "torch"
     """`torch`: this project's batched generator; `vllm`: vLLM (vllm-ascend on NPUs); a name with a
     dot: an engine of an installed package."""
 
     params: Params = None
-    """What an engine of a package takes."""
+    """Parameters of a package's engine."""
 
     parallelism: RolloutParallelism = RolloutParallelism()
     """Degrees of the rollout layout."""
@@ -112,25 +113,25 @@ class Rollout(Section):
     """Type of the weights in generation."""
 
     quantization: Quantization = "none"
-    """`int8`: the matrices of the layers in 8 bits with a scale for each output feature, rounded anew from
-    each version of the weights; everything else stays in dtype. `mismatch` metrics tell what it costs."""
+    """`int8`: the matrices of the layers in 8 bits with a scale for each output feature, rounded again from
+    each version of the weights; everything else stays in dtype. `mismatch` metrics measure the cost."""
 
     temperature: float = Field(default=1.0, gt=0, le=10)
     """Sampling temperature."""
 
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample from the likeliest tokens that hold this share of probability."""
+    """Sample from the likeliest tokens that have this share of probability."""
 
     top_k: int = Field(default=0, ge=0)
-    """Sample from so many of the likeliest tokens; 0 is all."""
+    """Sample from this many of the likeliest tokens; 0 is all."""
 
     max_sequences: int = Field(default=256, ge=1, le=100_000)
     """Most sequences that a replica generates at the same time; finished ones are replaced."""
 
     kv_cache_memory: Quantity | None = None
-    """Most memory of the KV cache on a device, from which follows how many sequences are generated at the
-    same time; the others wait. Room for at least one of the longest lengths. Default: what maxSequences of
-    them take, or all samples of a step, or what accelerator.memory leaves."""
+    """Most memory of the KV cache on a device. It determines how many sequences are generated at the same
+    time; the others wait. It must fit at least one of the longest lengths. Default: what maxSequences of them
+    need, or all samples of a step, or what accelerator.memory leaves."""
 
     tools: list[Tool] = Field(
         default_factory=list, max_length=16, exclude_if=lambda tools: not tools
@@ -139,15 +140,15 @@ class Rollout(Section):
     (docs/tools.md). For the engines `torch` and `vllm`."""
 
     agent: Agent | None = Field(default=None, exclude_if=lambda agent: agent is None)
-    """A program of yours that plays each sample through an OpenAI-compatible endpoint, with tools and turns
-    of its own (docs/agents.md). For the engines `torch` and `vllm`, on one device a model."""
+    """A user's program that plays each sample through an OpenAI-compatible endpoint, with its own tools and
+    turns (docs/agents.md). For the engines `torch` and `vllm`, with one device per model."""
 
     max_turns: int | None = Field(
         default=None, ge=2, le=1000, exclude_if=lambda turns: turns is None
     )
     """Most turns of the policy in a sample: with tools one more than calls, and a call in the last turn ends
-    it; with data.environment as many as moves; with an agent as many as answers. Default: 8 with any, and 1
-    without."""
+    it; with data.environment as many as moves; with an agent as many as answers. Default: 8 with any of them,
+    1 without."""
 
 
 class Optimizer(Section):
@@ -178,15 +179,15 @@ class Optimizer(Section):
     """Decoupled weight decay; not applied to norms and biases."""
 
     moments_dtype: Literal["float32", "float8"] = "float32"
-    """Type that AdamW's two moments are kept in between steps. `float8`: e4m3 in blocks of 256 with a scale
-    each, rounded by chance with the right mean; 2 bytes a weight instead of 8."""
+    """Type of AdamW's two moments between steps. `float8`: e4m3 in blocks of 256 with a scale each, rounded
+    stochastically with the right mean; 2 bytes per weight instead of 8."""
 
     gradient_clip: float = Field(default=1.0, gt=0)
-    """Largest norm of the whole gradient."""
+    """Largest norm of the full gradient."""
 
 
 class Update(Section):
-    """Training of the policy."""
+    """Settings for training the policy."""
 
     engine: Annotated[str, NameOf(("torch", "megatron", "mindspeed"))] = "torch"
     """`torch`: this project's engine; `megatron`: Megatron Core's layers, gradient buffers and optimizer;
@@ -194,7 +195,7 @@ class Update(Section):
     package."""
 
     params: Params = None
-    """What an engine of a package takes."""
+    """Parameters of a package's engine."""
 
     parallelism: UpdateParallelism = UpdateParallelism()
     """Degrees of the update layout."""
@@ -205,27 +206,27 @@ class Update(Section):
 
     recompute: Recompute = "none"
     """What the backward pass computes again instead of keeping it. `full`: everything of a layer but its
-    input, which takes a third more computing and a fraction of the activations; same bits."""
+    input, which needs a third more computation and a fraction of the activations; same bits."""
 
     offload: Literal["none", "optimizer"] = "none"
-    """What lies on the host while it rests. `optimizer`: AdamW's state, which is on the device for the
-    optimizer step alone, without activations; each step moves it in and out once."""
+    """What is kept on the host while it is not used. `optimizer`: AdamW's state, which is on the device only
+    for the optimizer step, without activations; each step moves it in and out once."""
 
     redundancy: Redundancy = "none"
-    """Who else keeps, after each step, the weights and the optimizer's state that one device alone holds, so
-    that its death costs the step that it cut, and not those since the last checkpoint (docs/recovery.md).
-    `peer`: another device's host, on the next node where there are several; four times their bytes. `host`:
-    shared memory of the device's own machine, twice their bytes, which outlives its process but neither the
-    machine nor the pod. `none`: nobody. A critic's, too."""
+    """Where a second copy of the weights and the optimizer's state that only one device holds is kept after
+    each step. Its failure then costs only the interrupted step, and not the steps since the last checkpoint
+    (docs/recovery.md). `peer`: another device's host, on the next node if there are several; four times their
+    bytes. `host`: shared memory of the device's own machine, twice their bytes, which outlives its process
+    but neither the machine nor the pod. `none`: no copy. Applies to a critic, too."""
 
     balance: Literal["none", "length"] = "none"
-    """`length`: the ranks get prompts of nearly the same total length out of each mini-batch, so that none
-    waits for another; it is then complete before the update begins. `none`: prompts in turn."""
+    """`length`: the ranks get prompts of nearly the same total length from each mini-batch, so that none
+    waits for another; the mini-batch is then complete before the update starts. `none`: prompts in turn."""
 
     router_replay: bool = Field(default=False, exclude_if=lambda replays: not replays)
-    """Send each token to the experts that generation sent it to, where the update's router would choose by
-    itself; what they weigh is of its own scores, with gradient (rollout routing replay, R3). For models with
-    experts, with the engines `torch` of rollout and update (docs/models.md)."""
+    """Send each token to the experts that generation sent it to, instead of those that the update's router
+    would choose. Their weights come from the update's scores, with gradient (rollout routing replay, R3). For
+    models with experts, with the engines `torch` of rollout and update (docs/models.md)."""
 
     optimizer: Optimizer = Optimizer()
     """AdamW and its schedule."""
@@ -236,26 +237,26 @@ class Update(Section):
 
 
 class Resharding(Section):
-    """How weights go from the update layout to the rollout layout."""
+    """How weights move from the update layout to the rollout layout."""
 
     strategy: Strategy | None = None
-    """`stream`: whole tensors, one at a time; a device that trains and generates keeps the weights of both
-    layouts. The others move by a plan what each device lacks: `allgather` keeps both layouts, too;
-    `allgather-swap` keeps one: the update's weights lie on the host while the rollout runs, the reference's
-    between uses (MindSpeed RL, Fig. 3 and 5). They need update and rollout engines of rljob's own, `vllm`
-    among them, and quantization `none`, `allgather-swap` placement colocated, too. Default:
-    `allgather-swap`, with placement separated `allgather`, where the job can have it, else `stream`."""
+    """`stream`: full tensors, one at a time; a device that trains and generates keeps the weights of both
+    layouts. The others move what each device lacks by a plan: `allgather` also keeps both layouts;
+    `allgather-swap` keeps one: the update's weights are on the host while the rollout runs, the reference's
+    between uses (MindSpeed RL, Fig. 3 and 5). They need rljob's own update and rollout engines, including
+    `vllm`, and quantization `none`; `allgather-swap` also needs placement colocated. Default:
+    `allgather-swap`, or `allgather` with placement separated, if the job can have it, else `stream`."""
 
     deltas: bool = False
-    """Whether separated devices are sent only what changed since the last version, bit by bit, for which both
-    ends keep that version. In bfloat16 at learning rates near 1e-6 that is a few percent of the bytes."""
+    """Whether separated devices receive only what changed since the last version, bit by bit; both ends keep
+    that version for this. In bfloat16 at learning rates near 1e-6 that is a few percent of the bytes."""
 
 
 class Placement(Section):
-    """Which devices own which states."""
+    """Which devices belong to which role."""
 
     mode: Literal["colocated", "separated"] = "colocated"
-    """`colocated`: each device switches between all states; `separated`: devices belong to a role."""
+    """`colocated`: each device switches between all states; `separated`: each device has one role."""
 
     update_devices: int | None = Field(default=None, ge=1, le=100_000)
     """For `separated`: devices that train; default: those that do not generate."""
@@ -266,48 +267,48 @@ class Placement(Section):
 
 
 class PartialRollout(Section):
-    """Long samples stop after so many tokens of a step and go on in the next one."""
+    """Long samples stop after this many tokens of a step and continue in the next one."""
 
     budget_tokens: int = Field(ge=1, le=10_000_000)
     """Tokens that a sample makes in one step, after which it waits for the next step's weights. Where
     too few prompts are done then, all go on for as many again."""
 
     extra_prompts: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Prompts that are open beside the globalBatchSize that a step trains on, shared out among the
-    rollout replicas; default and most: globalBatchSize. Samples are extraPrompts / globalBatchSize
-    versions older on average."""
+    """Open prompts in addition to the globalBatchSize that a step trains on, shared out among the rollout
+    replicas; default and most: globalBatchSize. Samples are extraPrompts / globalBatchSize versions older on
+    average."""
 
 
 class Flow(Section):
     """How stages follow each other."""
 
     mode: Literal["sync", "streaming", "async"] = "streaming"
-    """`streaming`: within a step, every stage takes samples as soon as they are ready; `sync`: a stage
-    begins when the one before it has ended; `async`: with placement `separated`, generation also runs
-    ahead of the update."""
+    """`streaming`: within a step, every stage takes samples as soon as they are ready; `sync`: a stage starts
+    when the previous one has ended; `async`: with placement `separated`, generation also runs ahead of the
+    update."""
 
     max_staleness: int | None = Field(default=None, ge=1, le=MAX_STALENESS)
-    """For `async` and partialRollout: how many versions older than the weights that it trains a sample's
-    first token may be. Default: 1; with partialRollout what a sample of maxResponseLength takes. With
-    `async` alone the dock holds so many steps more."""
+    """For `async` and partialRollout: how many versions a sample's first token may be older than the weights
+    that train on it. Default: 1; with partialRollout what a sample of maxResponseLength needs. With `async`
+    alone the dock holds this many more steps."""
 
     partial_rollout: PartialRollout | None = None
-    """Long samples go on in the next step, so that no step waits for them; without it, every sample is
-    finished in the step that began it."""
+    """Long samples continue in the next step, so that no step waits for them; without it, every sample is
+    finished in the step that started it."""
 
     stage_timeout_seconds: float = Field(default=3600.0, gt=0, le=604_800)
-    """A stage of a step that takes longer fails the run, and the error names who is missing."""
+    """A stage of a step that takes longer fails the run, and the error names what is missing."""
 
     @property
     def most_ahead(self) -> int:
-        """Versions that the weights may be behind when generation begins a step's batch."""
+        """Return how many versions the weights may be behind when generation starts a step's batch."""
         if self.mode != "async":
             return 0
         return 1 if self.partial_rollout else self.max_staleness or 1
 
     @property
     def most_stale(self) -> int:
-        """Versions that a sample's first token may be behind the weights that it trains."""
+        """Return how many versions a sample's first token may be behind the weights that train on it."""
         if self.partial_rollout is None:
             return self.most_ahead
         assert self.max_staleness is not None, "resolve() fills flow.maxStaleness"
@@ -315,5 +316,5 @@ class Flow(Section):
 
     @property
     def off_policy(self) -> bool:
-        """Whether older weights than those that it trains may have drawn a sample."""
+        """Return whether weights older than those being trained may have drawn a sample."""
         return self.mode == "async" or self.partial_rollout is not None

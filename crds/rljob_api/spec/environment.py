@@ -8,26 +8,26 @@ from rljob_api.spec.extensions import NameOf, Params
 from rljob_api.spec.section import Section
 
 OUTCOME_BYTES = 1024
-"""Most that is kept of how a sample's game ended."""
+"""Most bytes that are stored of the outcome of a sample's game."""
 
 
 class Environment(Section):
-    """Games: each prompt is the first observation of one, made from a seed, and each turn of the policy is a
-    move. The next observation is put behind it, read and not learned (docs/environments.md)."""
+    """Games: each prompt is the first observation of one, created from a seed, and each turn of the policy is
+    a move. The next observation is appended to it, read and not trained on (docs/environments.md)."""
 
     name: Annotated[str, NameOf(("textarena",))]
     """`textarena`: a game for one player of that package, which `params.game` names (extra `textarena` of
     rljob); a name with a dot: an environment of an installed package."""
 
     params: Params = None
-    """What the environment takes; of `textarena` the `game` and its own arguments."""
+    """Parameters of the environment; for `textarena` the `game` and its own arguments."""
 
     timeout_seconds: float = Field(default=5.0, gt=0, le=3600)
-    """Deadline of one move, and of a game's beginning; its process is killed then and the sample ends with an
-    error."""
+    """Deadline of one move, and of the start of a game; its process is then killed and the sample ends with
+    an error."""
 
     max_observation_tokens: int = Field(default=256, ge=8, le=1_000_000)
-    """Most tokens of an observation's text behind a move; a longer one is cut. They count in
+    """Most tokens of the text of an observation after a move; a longer one is cut. They count in
     maxResponseLength."""
 
     concurrency: int = Field(default=2, ge=1, le=256)

@@ -1,10 +1,10 @@
-"""What the exit code of `rljob` says, to shells and to the operator."""
+"""Exit codes of `rljob`, for shells and for the operator."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Of a command; `MEANING` says what each tells."""
+    """Exit codes of a command; `MEANING` describes each."""
 
     DONE = 0
     FAILED = 1
@@ -27,4 +27,4 @@ MEANING = {
     ExitCode.DIFFERS: "a step came out otherwise than the run told (rljob replay)",
     ExitCode.KILLED: "ended at once by a second Ctrl-C",
 }
-"""For the help of the command line."""
+"""Descriptions for the help of the command line."""

@@ -1,7 +1,7 @@
 """Names of engines, rewards, data sources and algorithms: the built-in ones, and those of installed packages.
 
-A package's name has a dot (`acme.echo`), so a misspelt built-in name is still refused at once. Which
-packages are installed is known only where a job runs: `rljob_runtime.extensions` looks there.
+A package's name has a dot (`acme.echo`), so a misspelt built-in name is still refused immediately. Installed
+packages are known only where a job runs: `rljob_runtime.extensions` finds them.
 """
 
 import re
@@ -27,15 +27,15 @@ class NameOf:
 
     @property
     def pattern(self) -> str:
-        """What the API server checks."""
+        """Return the pattern that the API server checks."""
         return f"^({'|'.join((*self.builtin, EXTENSION))})$"
 
     def schema(self) -> JsonSchemaValue:
-        """Bounds of the text."""
+        """Return the bounds of the text."""
         return {"pattern": self.pattern, "maxLength": MAX_LENGTH}
 
     def check(self, name: str) -> str:
-        """The name. Raises ValueError with the legal ones."""
+        """Return the name. Raises ValueError with the legal ones."""
         if len(name) <= MAX_LENGTH and re.fullmatch(self.pattern, name):
             return name
         if not self.builtin:
@@ -64,9 +64,9 @@ Params = Annotated[
         exclude_if=lambda params: params is None,  # a job without them keeps its digest
     ),
 ]
-"""What an extension takes, as its package says."""
+"""Parameters of an extension, which its package defines."""
 
 
 def is_extension(name: str) -> bool:
-    """Whether an engine, reward or data source comes from a package of the user's."""
+    """Return whether an engine, reward or data source comes from an installed package."""
     return "." in name

@@ -1,4 +1,4 @@
-"""What the job runs on and keeps: devices, the transfer dock, checkpoints."""
+"""What the job runs on and stores: devices, the transfer dock, checkpoints."""
 
 from typing import Annotated, Literal
 
@@ -9,26 +9,26 @@ from rljob_api.spec.section import Quantity, Section
 
 _NAME = "[A-Za-z0-9_][-A-Za-z0-9_.]*"
 URI_PATTERN = rf"^(s3://[a-z0-9][-a-z0-9.]+|file:///{_NAME})(/{_NAME})*$"
-"""A folder of a bucket or of this machine; no place for a password."""
+"""A folder of a bucket or of this machine; it cannot contain a password."""
 
 
 class Accelerator(Section):
     """The devices of the job."""
 
     type: Literal["emulated", "ascend910b", "ascend910c", "ascend950"] = "emulated"
-    """`emulated`: processes on CPU, each with a memory ledger in place of a device's memory."""
+    """`emulated`: processes on CPU, each with a memory ledger instead of a device's memory."""
 
     nodes: int | None = Field(default=None, ge=1, le=10_000)
-    """Number of nodes; default: 1. Not read where placement says how many devices train and how many
-    generate: then there are as many nodes as these fill."""
+    """Number of nodes; default: 1. Not read if placement sets how many devices train and how many generate:
+    the number of nodes then follows from these."""
 
     devices_per_node: int = Field(default=1, ge=1, le=64)
     """Devices of each node."""
 
     spare_nodes: int = Field(default=0, ge=0, le=1000, exclude_if=lambda spares: not spares)
-    """On a cluster: nodes beside those, whose pods are started and wait. The devices of a node that is lost
-    move to one at once, and the pod that is made for the lost one is the next spare. Not read by `rljob
-    run` on one machine."""
+    """On a cluster: additional nodes, whose pods are started and wait. The devices of a lost node move to one
+    immediately, and the pod that replaces the lost one is the next spare. Not read by `rljob run` on one
+    machine."""
 
     memory: Quantity | None = None
     """Memory of one device; default: 64Gi on Ascend, 128Gi of ascend950, no limit on emulated devices."""
@@ -38,20 +38,20 @@ class Accelerator(Section):
         max_length=253,
         pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
     )
-    """On a cluster: resource of the device plugin that each node's pod asks for; of ascend950, huawei.com/npu
-    takes the default's place."""
+    """On a cluster: resource of the device plugin that each node's pod requests; for ascend950,
+    huawei.com/npu replaces the default."""
 
     injection: Literal["runtime", "hostPath", "dra"] = "runtime"
-    """On a cluster, how Ascend devices and their driver come into a pod: `runtime` by the Ascend
-    container runtime, `hostPath` by mounting the node's driver, `dra` by a resource claim of the
-    device class npu.huawei.com (Kubernetes 1.34)."""
+    """On a cluster, how Ascend devices and their driver are mounted into a pod: `runtime` by the Ascend
+    container runtime, `hostPath` by mounting the node's driver, `dra` by a resource claim of the device class
+    npu.huawei.com (Kubernetes 1.34)."""
 
     node_selector: Annotated[Labels, Field(max_length=32)] = Field(default_factory=dict)
     """On a cluster: labels that the devices' nodes must have, e.g. accelerator-type."""
 
     bring_up: Name | None = Field(default=None, exclude_if=lambda name: name is None)
-    """On a cluster: ConfigMap with the key bring-up.json, what `rljob doctor --bring-up` wrote on a node with
-    these devices. `rljob run` reads the file of that name beside the job."""
+    """On a cluster: ConfigMap with the key bring-up.json, the report that `rljob doctor --bring-up` wrote on
+    a node with these devices. `rljob run` reads the file of that name next to the job."""
 
     accept_untested: bool = Field(default=False, exclude_if=lambda accepts: not accepts)
     """Whether the job runs on Ascend devices without a passed bring-up of their type and versions."""
@@ -61,28 +61,28 @@ class Dock(Section):
     """The distributed transfer dock: warehouses hold samples, controllers their metadata."""
 
     warehouses: int | None = Field(default=None, ge=1, le=10_000)
-    """Number of warehouses (the paper's S); default: one a node, with `separated` one a node that
-    trains, since those stay. On a cluster no node has more than one pod for them; a pod holds several
-    where there are more warehouses than such nodes."""
+    """Number of warehouses (the paper's S); default: one per node, with `separated` one per node that trains,
+    since those stay. On a cluster no node has more than one pod for them; a pod holds several if there are
+    more warehouses than such nodes."""
 
     capacity: Quantity = "1Gi"
-    """Bytes that each warehouse may hold; a quarter is kept free for what states write, so producers
-    wait when three quarters are full. With replicas 2 it may hold as much again of another one."""
+    """Bytes that each warehouse may hold; a quarter is kept free for what states write, so producers wait
+    when three quarters are full. With replicas 2 it may also hold as many bytes of another one."""
 
     replicas: int = Field(default=1, ge=1, le=2)
-    """Warehouses that hold each row. 2: a lost warehouse comes back with its rows and no step starts
-    over; each then holds another one's rows too, so it takes twice the memory; needs two warehouses or
-    more, on a cluster two nodes or more with as many on each."""
+    """Warehouses that hold each row. 2: a lost warehouse is restored with its rows and no step is repeated;
+    each then also holds another one's rows, so it needs twice the memory. Needs two warehouses or more, on a
+    cluster two nodes or more with as many on each."""
 
     lease_seconds: float = Field(default=600.0, gt=0, le=86_400)
-    """A claim that is neither acknowledged nor renewed for so long goes back to others."""
+    """A claim that is neither acknowledged nor renewed for this long is returned to other consumers."""
 
     full_timeout_seconds: float = Field(default=300.0, gt=0, le=86_400)
-    """A producer that waits this long for room fails and names the state that is stuck."""
+    """A producer that waits this long for space fails, and the error names the state that is stuck."""
 
     shared_memory: Literal["auto", "required", "none"] = "auto"
-    """Whether workers read rows in the memory of warehouses on their own machine. `auto`: where they
-    reach its socket, else over TCP; `required`: it is an error where they do not; `none`: TCP."""
+    """Whether workers read rows in the memory of warehouses on their own machine. `auto`: if they can reach
+    its socket, else over TCP; `required`: fail if they cannot; `none`: TCP."""
 
 
 class RemoteStorage(Section):
@@ -93,16 +93,16 @@ class RemoteStorage(Section):
     every machine mounts."""
 
     secret_name: Name | None = None
-    """On a cluster: Secret whose keys become variables of the head's environment, such as
-    AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. On one machine they are taken from its own."""
+    """On a cluster: Secret whose keys become variables of the head's environment, such as AWS_ACCESS_KEY_ID
+    and AWS_SECRET_ACCESS_KEY. On one machine they are read from its own environment."""
 
     endpoint: str | None = Field(
         default=None, max_length=512, pattern=r"^https?://[-A-Za-z0-9.:\[\]]+(/[-A-Za-z0-9_./]*)?$"
     )
-    """URL of the S3 service, where it is not Amazon's."""
+    """URL of the S3 service, if it is not Amazon's."""
 
     timeout_seconds: float = Field(default=1800.0, gt=0, le=86_400)
-    """A copy that takes longer is given up; the next checkpoint tries again."""
+    """A copy that takes longer is aborted; the next checkpoint tries again."""
 
 
 class Storage(Section):
@@ -110,14 +110,14 @@ class Storage(Section):
 
     persistent_volume_claim: ClaimVolume | None = None
     """On a cluster: a volume that holds the run's folder and that all pods of the job may write
-    (ReadWriteMany, where nodes is above 1)."""
+    (ReadWriteMany, if nodes is above 1)."""
 
     remote: RemoteStorage | None = None
-    """Copies of the checkpoints on object storage; the run's folder stays local. On one machine too."""
+    """Copies of the checkpoints on object storage; the run's folder stays local. Also on one machine."""
 
     path: SubPath | None = None
-    """Folder within the volume or the URI; default: one of the run's own. Where it holds checkpoints,
-    the run resumes from the newest."""
+    """Folder within the volume or the URI; default: a separate one for the run. If it holds checkpoints, the
+    run resumes from the newest."""
 
 
 class Checkpoint(Section):
@@ -130,9 +130,8 @@ class Checkpoint(Section):
     """Number of checkpoints that are kept."""
 
     keep_best: bool = Field(default=False, exclude_if=lambda keep: not keep)
-    """Save after each evaluation that is the best so far by evaluation.metric, and keep that checkpoint
-    beside the last ones; `rljob export --best` writes its model."""
+    """Save after each evaluation that is the best so far by evaluation.metric, and keep that checkpoint in
+    addition to the last ones; `rljob export --best` writes its model."""
 
     storage: Storage | None = None
-    """Where checkpoints outlive the pods; without it, a job on a cluster that loses its head begins
-    anew."""
+    """Where checkpoints outlive the pods; without it, a job on a cluster that loses its head starts again."""

@@ -1,4 +1,4 @@
-"""When a job on a cluster is given up, started again, or cleaned away. Read by the operator alone."""
+"""When a job on a cluster fails, is restarted, or is cleaned up. Read only by the operator."""
 
 from typing import Annotated, Literal
 
@@ -13,14 +13,13 @@ FailureReason = Literal[
     "DriverFailed", "WorkerKilled", "Stopped", "GuardStopped", "Hung", "NoProgress", "HeadLost", "NodeLost",
     "ClusterLost",
 ]  # fmt: skip
-"""Why an attempt ended, as the operator says in status.failures."""
+"""Why an attempt ended, as the operator reports it in status.failures."""
 
 
 class FailureRule(Section):
     """What follows a failure with one of these exit codes and reasons.
 
-    A rule matches when every list that it gives names the failure; the first rule that matches
-    decides.
+    A rule matches if every list that it has names the failure; the first rule that matches decides.
     """
 
     action: Literal["FailJob", "Restart", "Ignore"]
@@ -34,9 +33,9 @@ class FailureRule(Section):
 
     on_reasons: list[FailureReason] = Field(default_factory=list, max_length=64)
     """Reasons as in status.failures. The run ended: DriverFailed; a container of a worker was killed, e.g.
-    for memory: WorkerKilled; Ray was asked to stop it: Stopped; a guard stopped it: GuardStopped; a
-    deadline of its own passed: Hung; progressDeadlineSeconds passed: NoProgress. Lost were the head's pod or
-    container: HeadLost; a node: NodeLost; the RayCluster: ClusterLost."""
+    for memory: WorkerKilled; Ray was asked to stop it: Stopped; a guard stopped it: GuardStopped; one of its
+    deadlines passed: Hung; progressDeadlineSeconds passed: NoProgress. Lost were the head's pod or container:
+    HeadLost; a node: NodeLost; the RayCluster: ClusterLost."""
 
 
 class FailurePolicy(Section):

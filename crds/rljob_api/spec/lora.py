@@ -1,4 +1,4 @@
-"""What a job says of low-rank adapters. Called by `engines`; `adapters` has their tensors."""
+"""The job's settings of low-rank adapters. Called by `engines`; `adapters` lists their tensors."""
 
 from typing import Annotated
 
@@ -21,10 +21,10 @@ class Lora(Section):
     target_modules: list[Annotated[str, Field(min_length=1, max_length=64)]] = Field(
         default=["q_proj", "v_proj"], min_length=1, max_length=16
     )
-    """Matrices with an adapter, by the last part of their module's name, in all layers; `all-linear`, alone:
-    every matrix of the layers but routers and routed experts."""
+    """Matrices with an adapter, by the last component of their module's name, in all layers; `all-linear`,
+    alone: every matrix of the layers except routers and routed experts."""
 
     @property
     def scale(self) -> float:
-        """What B A is multiplied with."""
+        """Return the factor that the product B A is multiplied with."""
         return self.alpha / self.rank

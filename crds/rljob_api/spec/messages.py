@@ -1,4 +1,4 @@
-"""Pydantic's errors as problems in the words of the contract: value, limit, legal values, remedy.
+"""Translate pydantic's errors into problems in the words of the API: value, limit, legal values, remedy.
 
 Called by `load`. Paths are written with the keys of the YAML.
 """
@@ -31,7 +31,7 @@ KINDS = {
 
 
 def problem_of(error: ErrorDetails, *, root: type[BaseModel], prefix: str) -> Problem:
-    """The problem that one pydantic error tells of; prefix: path of `root` within the job."""
+    """Return the problem that one pydantic error describes; prefix: path of `root` within the job."""
     location, tags = _without_tags(root, error["loc"])
     path = path_of(prefix, location)
     kind, value, limits = error["type"], error["input"], error.get("ctx", {})
@@ -43,16 +43,17 @@ def problem_of(error: ErrorDetails, *, root: type[BaseModel], prefix: str) -> Pr
         legal = [name for model in _models_at(root, location, tags) for name in _names_of(model)]
         if not isinstance(value, Mapping):
             return Problem(path, f"is {show(value)}; must be a mapping of keys")
-        found = value.get("name")
-        said = f"is {show(found)}{suggestion(str(found), legal)} Legal values: {', '.join(legal)}"
-        return Problem(f"{path}.name", said)
+        algorithm = value.get("name")
+        text = f"is {show(algorithm)}{suggestion(str(algorithm), legal)} Legal values: {', '.join(legal)}"
+        return Problem(f"{path}.name", text)
     if value is None:
         return Problem(path, "is empty; give it a value or leave the key out")
     return Problem(path, _describe(kind, value, limits, error["msg"]))
 
 
 def fault_of(error: Exception) -> str:
-    """What is wrong with a file beside the job: of pydantic's errors the first, `field is value; must be`."""
+    """Describe what is wrong with a file besides the job. Of pydantic's errors it describes the first: `field
+    is value; must be`."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors(include_url=False)[0]
@@ -67,13 +68,13 @@ def fault_of(error: Exception) -> str:
 
 
 def path_of(prefix: str, location: Iterable[int | str]) -> str:
-    """`spec` and ("rewards", 0, "name") as `spec.rewards[0].name`."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    return (prefix + "".join(parts)).lstrip(".")
+    """Return `spec` and ("rewards", 0, "name") as `spec.rewards[0].name`."""
+    keys = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in location)
+    return (prefix + "".join(keys)).lstrip(".")
 
 
 def suggestion(key: str, legal: Iterable[str]) -> str:
-    """`; did you mean 'x'?` where a legal word is close, else a full stop."""
+    """Return `; did you mean 'x'?` if a legal word is close, else a full stop."""
     by_letters = {word.lower(): word for word in legal}
     plain = key.replace("_", "").replace("-", "").lower()
     close = difflib.get_close_matches(plain, by_letters, n=1, cutoff=0.6)
@@ -113,12 +114,12 @@ def _describe(kind: str, value: Any, limits: dict[str, Any], message: str) -> st
 
 
 PASSWORD = re.compile(r"(?<=://)[^\s/?#@]*@")
-"""User and password of an address."""
+"""User and password in an address."""
 
 
 def show(value: Any) -> str:
-    """A value as it is written in a message: short, text in quotes, mappings by their kind, an address
-    without its password."""
+    """Format a value for a message: short, text in quotes, mappings by their kind, an address without its
+    password."""
     if isinstance(value, dict):
         return "a mapping of keys" if value else "an empty mapping"
     if isinstance(value, list):
@@ -153,53 +154,55 @@ def _purpose(root: type[BaseModel], location: Location, tags: Sequence[str]) -> 
 
 
 def _without_tags(root: type[BaseModel], location: Location) -> tuple[Location, list[str]]:
-    """A location as it is in the YAML, and the names that pydantic put into it for unions by name."""
-    kept: list[int | str] = []
+    """Return a location as it is in the YAML, and the names that pydantic added for unions by name."""
+    yaml_location: list[int | str] = []
     tags: list[str] = []
-    for part in location:
-        choice = _models_at(root, tuple(kept), tags)
-        named = len(choice) > 1 and any(part in _names_of(model) for model in choice)
+    for key in location:
+        choice = _models_at(root, tuple(yaml_location), tags)
+        named = len(choice) > 1 and any(key in _names_of(model) for model in choice)
         if named:
-            tags.append(str(part))
-        elif part != "[key]":
-            kept.append(part)
-    return tuple(kept), tags
+            tags.append(str(key))
+        elif key != "[key]":
+            yaml_location.append(key)
+    return tuple(yaml_location), tags
 
 
 def _model_at(
     root: type[BaseModel], location: Location, tags: Sequence[str]
 ) -> type[BaseModel] | None:
-    """The model that describes the object at `location`, following aliases and list items."""
+    """Return the model that describes the object at `location`, following aliases and list items."""
     return next(iter(_models_at(root, location, tags)), None)
 
 
 def _models_at(
     root: type[BaseModel], location: Location, tags: Sequence[str]
 ) -> list[type[BaseModel]]:
-    """As `_model_at`; several where a union by name is meant whose name is not among the tags."""
+    """Return the models that describe the object at `location`: several for a union by name whose name is not
+    among the tags."""
     models = [root]
-    for part in location:
-        if isinstance(part, int):
+    for key in location:
+        if isinstance(key, int):
             continue
         fields = [field for model in models[:1] for field in model.model_fields.values()]
-        annotation = next((field.annotation for field in fields if field.alias == part), None)
-        found = list(models_in(annotation))
-        chosen = [model for model in found if set(_names_of(model)) & set(tags)]
-        models = chosen or found
+        annotation = next((field.annotation for field in fields if field.alias == key), None)
+        members = list(models_in(annotation))
+        chosen = [model for model in members if set(_names_of(model)) & set(tags)]
+        models = chosen or members
     return models
 
 
 def _names_of(model: type[BaseModel]) -> tuple[str, ...]:
-    """The name by which a union chooses the model; UNION_NAME stands for those of packages."""
-    if (stands_for := getattr(model, "UNION_NAME", None)) is not None:
-        return (stands_for,)
+    """Return the names by which a union chooses the model; UNION_NAME is the placeholder for names of
+    packages."""
+    if (placeholder := getattr(model, "UNION_NAME", None)) is not None:
+        return (placeholder,)
     name = model.model_fields.get("name")
     literal = name is not None and typing.get_origin(name.annotation) is typing.Literal
     return typing.get_args(name.annotation) if name is not None and literal else ()
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models within `X`, `X | None`, `list[X]` and unions by name."""
+    """Yield the models within `X`, `X | None`, `list[X]` and unions by name."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif typing.get_origin(annotation) in (list, types.UnionType, typing.Union):

@@ -1,4 +1,4 @@
-"""What the patterns of the contract's texts ask for, in words. Called by `messages`."""
+"""Describe the patterns of the API's texts in words. Called by `messages`."""
 
 WORDS = {
     r"^[a-z]([-a-z0-9]*[a-z0-9])?$": "use small letters, digits and dashes, a letter first, no dash last",
@@ -28,4 +28,4 @@ WORDS = {
     r"^[^\n]+$": "write it on one line",
     r"^[^\s/\\#?%:]+$": r"leave out spaces and / \ # ? % :",
 }  # fmt: skip
-"""By the pattern; names of packages' extensions and quantities have messages of their own."""
+"""Descriptions by pattern; names of extensions and quantities have separate messages."""

@@ -1,6 +1,6 @@
-"""What a user may change of the job's pods on a cluster: a narrow part of Kubernetes' own pod.
+"""What a user may change in the job's pods on a cluster: a narrow subset of Kubernetes' own pod.
 
-There is no field for a host path, a privilege or a host namespace, so no job can ask for one.
+There is no field for a host path, a privilege or a host namespace, so no job can request one.
 """
 
 import re
@@ -31,7 +31,7 @@ Labels = dict[str, LabelValue]
 
 
 def parse_amount(text: str) -> Decimal:
-    """The number of a Kubernetes quantity such as ``250m``, ``4`` or ``1.5Gi``. Raises ValueError."""
+    """Return the number of a Kubernetes quantity such as ``250m``, ``4`` or ``1.5Gi``. Raises ValueError."""
     if re.fullmatch(AMOUNT_PATTERN, text) is None:
         raise ValueError(f"is {text!r}; must be an amount such as 4, 500m or 16Gi")
     number = text.rstrip("mkMGTi")
@@ -40,7 +40,7 @@ def parse_amount(text: str) -> Decimal:
 
 
 def _amount(value: Any) -> Any:
-    """Whole numbers may stand without quotes, as Kubernetes allows."""
+    """Accept whole numbers without quotes, as Kubernetes does."""
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(text, str):
         parse_amount(text)
@@ -56,17 +56,17 @@ Amounts = Annotated[dict[str, Amount], Field(max_length=16)]
 
 
 class Resources(Section):
-    """What the pod's container asks for; devices follow from spec.accelerator."""
+    """What the pod's container requests; devices follow from spec.accelerator."""
 
     requests: Amounts = Field(default_factory=dict)
-    """What the scheduler sets aside, by resource, e.g. {cpu: 8, memory: 64Gi}."""
+    """What the scheduler reserves, by resource, e.g. {cpu: 8, memory: 64Gi}."""
 
     limits: Amounts = Field(default_factory=dict)
     """What the container may use at most."""
 
 
 class Toleration(Section):
-    """A taint of nodes that the pod puts up with."""
+    """A taint of nodes that the pod tolerates."""
 
     key: str | None = Field(default=None, min_length=1, max_length=317)
     """Key of the taint; without it every taint."""
@@ -95,7 +95,7 @@ class KeyReference(Section):
 
 
 class ValueFrom(Section):
-    """Where a variable's value lies: exactly one of both."""
+    """Where a variable's value is stored: exactly one of both."""
 
     secret_key_ref: KeyReference | None = None
     """In a Secret."""
@@ -114,7 +114,7 @@ class EnvironmentVariable(Section):
     """Its value; secrets belong into a Secret."""
 
     value_from: ValueFrom | None = None
-    """Where its value lies."""
+    """Where its value is stored."""
 
 
 class ConfigMapVolume(Section):
@@ -139,7 +139,7 @@ class ClaimVolume(Section):
 
 
 class EmptyDirectoryVolume(Section):
-    """Room on the node that ends with the pod."""
+    """Space on the node that is freed with the pod."""
 
     medium: Literal["", "Memory"] = ""
     """`Memory` keeps it in the pod's memory."""
@@ -164,7 +164,7 @@ class Volume(Section):
     """A persistent volume."""
 
     empty_dir: EmptyDirectoryVolume | None = None
-    """Room on the node that ends with the pod."""
+    """Space on the node that is freed with the pod."""
 
 
 class VolumeMount(Section):
@@ -197,13 +197,13 @@ class PodTemplate(Section):
     """Image of this role; default: spec.image."""
 
     resources: Resources | None = None
-    """What the container asks for; an amount given here replaces the operator's own."""
+    """What the container requests; an amount given here replaces the operator's own."""
 
     node_selector: Annotated[Labels, Field(max_length=MAX_ITEMS)] = Field(default_factory=dict)
     """Labels that the node must have."""
 
     tolerations: list[Toleration] = Field(default_factory=list, max_length=MAX_ITEMS)
-    """Taints of nodes that the pod puts up with, beside the operator's own."""
+    """Taints of nodes that the pod tolerates, in addition to the operator's own."""
 
     env: list[EnvironmentVariable] = Field(default_factory=list, max_length=64)
     """Variables of the container; they replace the operator's own of the same name."""
@@ -239,7 +239,7 @@ class PodTemplates(Section):
     """The pod of Ray's head and the driver; it has no devices."""
 
     worker: PodTemplate | None = None
-    """The pods with the devices, one a node."""
+    """The pods with the devices, one per node."""
 
     warehouse: PodTemplate | None = None
-    """The pods of the dock's warehouses, each beside a worker, whose tolerations they share."""
+    """The pods of the dock's warehouses, each on the node of a worker, whose tolerations they share."""

@@ -1,4 +1,4 @@
-"""What is wrong with a job, said in one place: the path of a key and a message with its remedy.
+"""The faults of a job: the path of a key and a message with its remedy.
 
 Filled by `load`, `rules`, `layout_rules` and `run_rules`; shown by the CLI and by the operator.
 """
@@ -19,8 +19,8 @@ class Problem:
 
 
 class InvalidJob(Exception):
-    """A job that cannot be run or planned; `problems` holds every fault that was found. job: the RLJob,
-    where each field could be read, and rules between fields refuse it; None elsewhere."""
+    """Report a job that cannot be run or planned; `problems` holds every fault that was found. job: the
+    RLJob, if each field could be read and only rules between fields refuse it; None otherwise."""
 
     def __init__(self, problems: Iterable[Problem], job: object = None) -> None:
         self.problems, self.job = list(dict.fromkeys(problems)), job

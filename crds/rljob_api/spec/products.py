@@ -1,8 +1,8 @@
-"""How many devices of a node one pod may ask for, by type of accelerator.
+"""How many devices of a node one pod may request, by type of accelerator.
 
-A device plugin refuses other numbers when the pod starts; the rules refuse them before. A job on
-several nodes takes whole nodes, or on ascend910c whole modules of two devices; in super-pods, which
-`topology.super_pods` knows, whole nodes there too. Called by `cluster_rules` and `cel`.
+A device plugin refuses other numbers when the pod starts; the rules refuse them earlier. A job on several
+nodes takes full nodes, or on ascend910c full modules of two devices. In super-pods, which
+`topology.super_pods` handles, it takes full nodes there too. Called by `cluster_rules` and `cel`.
 """
 
 from rljob_api.spec.infrastructure import Accelerator
@@ -20,6 +20,7 @@ SEVERAL_NODES = {
 
 
 def legal_devices(accelerator: Accelerator, *, nodes: int) -> tuple[int, ...] | None:
-    """Legal devicesPerNode in rising order; None where every number is, as on emulated devices."""
+    """Return the legal values of devicesPerNode in ascending order, or None if every number is legal, as on
+    emulated devices."""
     table = ONE_NODE if nodes == 1 else SEVERAL_NODES
     return table.get(accelerator.type)

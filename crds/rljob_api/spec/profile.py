@@ -1,4 +1,4 @@
-"""What a job says of profiles: which steps of it are recorded, on which devices."""
+"""The job's settings of profiles: which of its steps are recorded, on which devices."""
 
 from typing import Annotated
 
@@ -20,4 +20,4 @@ class Profile(Section):
     ranks: list[Annotated[int, Field(ge=0, le=999_999)]] = Field(
         default=[0], min_length=1, max_length=MOST_RANKS
     )
-    """Devices that are recorded, counted from 0; of separated ones those that train come first."""
+    """Devices that are recorded, counted from 0; if separated, those that train come first."""

@@ -1,4 +1,4 @@
-"""Rewards that something else computes: a reward model on the job's devices, a service, a judge.
+"""Rewards that other services compute: a reward model on the job's devices, an HTTP service, a judge.
 
 Members of `workload.Reward`, each for the type of its name.
 """
@@ -13,7 +13,7 @@ from rljob_api.spec.section import Section
 Url = Annotated[
     str, Field(min_length=8, max_length=2048, pattern=r"^https?://[^\s/?#@]+([/?#][^\s]*)?$")
 ]
-"""With no place for a password."""
+"""A URL that cannot contain a password."""
 Variable = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -31,15 +31,15 @@ class RewardModel(Section):
 
 
 class HttpReward(Section):
-    """A service that scores: gets `{"prompt", "response", "answer"}` by POST, with tools `transcript` too,
-    returns `{"score": number}`."""
+    """A service that scores: it gets `{"prompt", "response", "answer"}` by POST, with tools also
+    `transcript`, and returns `{"score": number}`."""
 
     url: Url
     """Where requests go."""
 
     retries: int = Field(default=2, ge=0, le=10)
-    """Further attempts after a connection that failed, an answer that came too late or is no JSON, or
-    status 408, 429 or 5xx; all of them share timeoutSeconds."""
+    """Further attempts after a failed connection, an answer that is too late or is not JSON, or status 408,
+    429 or 5xx; all of them share timeoutSeconds."""
 
     concurrency: int = Field(default=4, ge=1, le=256)
     """Requests at the same time."""
@@ -63,14 +63,14 @@ class JudgeReward(HttpReward):
         min_length=1,
         max_length=16_384,
     )
-    """What the judge is asked, with {prompt}, {response}, {answer} and, for tools,
-    {transcript} filled in."""
+    """Text that is sent to the judge, with {prompt}, {response}, {answer} and, for tools, {transcript} filled
+    in."""
 
     pattern: str = Field(default=r"Grade:\s*([0-9]+(?:\.[0-9]+)?)", min_length=1, max_length=1024)
     """Regular expression whose last match in the judge's answer has the grade in its first group."""
 
     highest_grade: float = Field(default=10.0, gt=0, le=1_000_000)
-    """The grade that gives 1; higher ones count as it."""
+    """The grade that gives 1; higher grades also give 1."""
 
     max_tokens: int = Field(default=512, ge=1, le=100_000)
     """Longest answer of the judge."""

@@ -1,4 +1,4 @@
-"""The RLJob resource: metadata, spec, status. Called by everything; imports pydantic alone."""
+"""The RLJob resource: metadata, spec, status. Imported everywhere; imports only pydantic."""
 
 from typing import Annotated, Literal, Self, get_args
 
@@ -25,10 +25,10 @@ from rljob_api.spec.workload import Batch, Data, Model, Reward
 GROUP = "rljob.io"
 KIND = "RLJob"
 ApiVersion = Literal["rljob.io/v1beta1", "rljob.io/v1alpha1"]
-"""What a job may be written in, newest first. Their schemas are one and the same."""
+"""Versions that a job may be written in, newest first. Their schemas are the same."""
 VERSIONS = tuple(version.rpartition("/")[2] for version in get_args(ApiVersion))
 VERSION = "v1alpha1"
-"""What is stored, and what the operator and the commands speak: the release before knows it, too."""
+"""Version that is stored, and that the operator and the commands use; the previous release supports it."""
 
 CLUSTER_ONLY = (
     "image", "scheduling", "pod_templates", "suspend", "backoff_limit", "active_deadline_seconds",
@@ -98,10 +98,10 @@ class RLJobSpec(Section):
     """The model that distillation learns from."""
 
     resharding: Resharding = Resharding()
-    """How weights go from the update layout to the rollout layout."""
+    """How weights move from the update layout to the rollout layout."""
 
     placement: Placement = Placement()
-    """Which devices own which states."""
+    """Which devices belong to which role."""
 
     flow: Flow = Flow()
     """How stages follow each other."""
@@ -119,7 +119,7 @@ class RLJobSpec(Section):
     """Held-out evaluation; without it none is run."""
 
     guards: Guards = Field(default=Guards(), exclude_if=lambda guards: guards == Guards())
-    """What the run watches its own steps for, and what follows."""
+    """Alarms on the run's own steps, and what follows."""
 
     stragglers: Stragglers = Field(
         default=Stragglers(), exclude_if=lambda stragglers: stragglers == Stragglers()
@@ -127,7 +127,7 @@ class RLJobSpec(Section):
     """Devices that are slower than their peers, and what follows."""
 
     elastic: Elastic | None = Field(default=None, exclude_if=lambda elastic: elastic is None)
-    """With how few devices the run goes on while others are missing; without it, it waits for them."""
+    """With how few devices the run continues while others are missing; without it, it waits for them."""
 
     profile: Profile | None = Field(default=None, exclude_if=lambda profile: profile is None)
     """Steps that are recorded by torch's profiler; without it none is."""
@@ -139,30 +139,29 @@ class RLJobSpec(Section):
     """On a cluster: image of the job's pods; default: the operator's runtime image."""
 
     scheduling: Scheduling = Scheduling()
-    """On a cluster: who places the job's pods."""
+    """On a cluster: the scheduler that places the job's pods."""
 
     pod_templates: PodTemplates = PodTemplates()
     """On a cluster: what differs from the operator's own pods."""
 
     suspend: bool = False
-    """On a cluster: save a checkpoint, stop and give the devices back; false resumes from
-    there."""
+    """On a cluster: save a checkpoint, stop and release the devices; false resumes from there."""
 
     backoff_limit: int = Field(default=3, ge=0, le=100)
-    """On a cluster: how often a job that failed is started again."""
+    """On a cluster: how often a failed job is restarted."""
 
     active_deadline_seconds: Annotated[Seconds | None, Field(ge=1)] = None
-    """On a cluster: the job fails after so long, which begins anew when it resumes from suspension."""
+    """On a cluster: the job fails after this time, which starts again when it resumes from suspension."""
 
     start_deadline_seconds: Annotated[Seconds | None, Field(ge=1)] = None
-    """On a cluster: the job fails when the pods of an attempt are not all ready after so long."""
+    """On a cluster: the job fails if the pods of an attempt are not all ready after this time."""
 
     progress_deadline_seconds: Annotated[Seconds | None, Field(ge=1)] = None
-    """On a cluster: an attempt fails when no step ends for so long; more than flow.stageTimeoutSeconds, after
-    which a run ends by itself."""
+    """On a cluster: an attempt fails if no step ends for this long. Use more than flow.stageTimeoutSeconds,
+    after which a run fails without the operator."""
 
     ttl_seconds_after_finished: Annotated[Seconds | None, Field(ge=0)] = None
-    """On a cluster: the RLJob is deleted so long after its end; default: never."""
+    """On a cluster: the RLJob is deleted this long after its end; default: never."""
 
     cleanup_policy: CleanupPolicy = "DeleteWorkers"
     """On a cluster, at the end: `DeleteWorkers` frees the devices and keeps the head for its logs,
@@ -173,60 +172,61 @@ class RLJobSpec(Section):
 
     @property
     def reward_model(self) -> RewardModel | None:
-        """The reward model, where a reward is of one."""
+        """Return the reward model, if a reward has one."""
         return next((reward.model for reward in self.rewards if reward.model is not None), None)
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The worker states of the job, in the order in which a sample meets them."""
+        """Return the worker states of the job, in the order in which a sample passes them."""
         states = self.algorithm.params.states
         if self.has_pairs:
             compare = ("compare",) if self.evaluation is not None else ()
             return ("reference", *compare, "update")
         if self.reward_model is None:
             return states
-        place = states.index("reward")
-        return (*states[:place], "reward-model", *states[place:])
+        index = states.index("reward")
+        return (*states[:index], "reward-model", *states[index:])
 
     @property
     def has_pairs(self) -> bool:
-        """Whether responses come with the data, in pairs of which one is preferred."""
+        """Return whether responses come with the data, in pairs of which one is preferred."""
         return self.data.preferences is not None
 
     @property
     def has_turns(self) -> bool:
-        """Whether samples have several turns, with tokens between them that the policy did not draw."""
+        """Return whether samples have several turns, with tokens between them that the policy did not
+        draw."""
         return bool(self.rollout.tools) or self.has_outcomes
 
     @property
     def has_outcomes(self) -> bool:
-        """Whether a sample ends with an outcome of its own: that of its game, or of its agent's session."""
+        """Return whether a sample ends with an outcome: that of its game, or of its agent's session."""
         return self.data.environment is not None or self.rollout.agent is not None
 
     @property
     def most_turns(self) -> int:
-        """Most turns of a sample."""
+        """Return the most turns of a sample."""
         return (self.rollout.max_turns or DEFAULT_TURNS) if self.has_turns else 1
 
     @property
     def has_critic(self) -> bool:
-        """Whether the algorithm trains a value model."""
+        """Return whether the algorithm trains a value model."""
         return "critic" in self.algorithm.params.states
 
     @property
     def has_teacher(self) -> bool:
-        """Whether the algorithm learns from another model's log-probs."""
+        """Return whether the algorithm learns from another model's log-probs."""
         return "teacher" in self.algorithm.params.states
 
     @property
     def restricted(self) -> list[str]:
-        """What runs a policy's text in restricted processes, as "reward NAME" and "tool NAME"."""
+        """Return what runs a policy's text in restricted processes, as "reward NAME" and "tool NAME"."""
         rewards = (f"reward {reward.name}" for reward in self.rewards if reward.is_restricted)
         tools = (f"tool {tool.name}" for tool in self.rollout.tools if tool.type == "python")
         return [*rewards, *tools]
 
     def of_critic(self) -> Self:
-        """The spec with the critic in the policy's place, for whatever is said of training."""
+        """Return the spec with the critic in the policy's place, for the rules and plans of training."""
         critic = self.critic or Critic()
         return self.model_copy(update={"update": critic.as_update(self.update)})
 

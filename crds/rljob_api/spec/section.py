@@ -1,4 +1,4 @@
-"""The base of every model of the contract: camelCase in YAML, snake_case in Python.
+"""The base of every model of the API: camelCase in YAML, snake_case in Python.
 
 Unknown keys are errors, and the docstring beneath a field is its help text in the CRD.
 """
@@ -37,8 +37,8 @@ class Section(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class FirstFault:
-    """Annotates a list, of whose wrong items the first is told. pydantic's `FailFast` has no hash, which a
-    union needs."""
+    """Annotates a list of which only the first wrong item is reported. pydantic's `FailFast` has no hash,
+    which a union needs."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -49,7 +49,7 @@ class FirstFault:
 
 
 def parse_quantity(text: str) -> int:
-    """Bytes of a Kubernetes quantity such as ``512Mi`` or ``1.5G``. Raises ValueError."""
+    """Return the bytes of a Kubernetes quantity such as ``512Mi`` or ``1.5G``. Raises ValueError."""
     match = re.fullmatch(QUANTITY_PATTERN, text)
     if match is None:
         raise ValueError(f"is {text!r}; must be bytes such as 512Mi (units k M G T Ki Mi Gi Ti)")

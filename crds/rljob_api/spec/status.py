@@ -1,4 +1,4 @@
-"""The status that the operator writes: what `kubectl get rljobs` shows. Read by the CRD generator."""
+"""The status that the operator writes, which `kubectl get rljobs` shows. Read by the CRD generator."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ from rljob_api.spec.section import Section
 
 Text = Annotated[str, Field(max_length=1024)]
 InUrl = Annotated[str, Field(max_length=128, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-"""A name that stands in the operator's requests to a job's head."""
+"""A name that is used in URLs of the operator's requests to a job's head."""
 Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
 Reason = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z][A-Za-z0-9]*$")]
 
@@ -32,7 +32,7 @@ class Condition(Section):
     """When `status` last changed."""
 
     observed_generation: int | None = Field(default=None, ge=0)
-    """The generation of the spec that this was seen for."""
+    """The generation of the spec that this was observed for."""
 
 
 class Progress(Section):
@@ -80,7 +80,7 @@ class RayClusterStatus(Section):
     """Id of the Ray job on it."""
 
     head: Text | None = None
-    """The head's container that the driver was started in; another one knows nothing of it."""
+    """The head's container that the driver was started in; another container has no driver."""
 
 
 class Failure(Section):
@@ -99,14 +99,14 @@ class Failure(Section):
     """When it was seen."""
 
     node: Text | None = None
-    """Node, where the failure had one."""
+    """Node, if the failure had one."""
 
     exit_code: int | None = None
-    """Exit code of the process, where it had one."""
+    """Exit code of the process, if it had one."""
 
 
 class FaultyChip(Section):
-    """A chip that warns or stops, and that a pod of the job had when this was seen."""
+    """A chip with a warning or a fault, which a pod of the job had when this was observed."""
 
     node: Text
     """Its node."""
@@ -131,15 +131,15 @@ class FaultyChip(Section):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What makes it news."""
+        """Return what identifies the fault: a report with another key is new."""
         return self.node, self.chip, self.level
 
 
 class RLJobStatus(Section):
-    """What the operator has observed."""
+    """State of the job as the operator observed it."""
 
     observed_generation: int | None = Field(default=None, ge=0)
-    """The generation of the spec that the status is about."""
+    """The generation of the spec that the status describes."""
 
     phase: Text | None = None
     """One word for people; programs read `conditions`."""
@@ -152,28 +152,28 @@ class RLJobStatus(Section):
             "x-kubernetes-list-map-keys": ["type"],
         },
     )
-    """Aspects of the state, one a type."""
+    """Aspects of the state, one per type."""
 
     start_time: Time | None = None
-    """When the job began, or went on after a suspension; activeDeadlineSeconds counts from here."""
+    """When the job started, or continued after a suspension; activeDeadlineSeconds counts from here."""
 
     completion_time: Time | None = None
     """When the job succeeded or failed."""
 
     attempt: int | None = Field(default=None, ge=0)
-    """Number of the present attempt, from 0."""
+    """Number of the current attempt, from 0."""
 
     attempt_time: Time | None = None
-    """When the present attempt began."""
+    """When the current attempt started."""
 
     stepped_back_time: Time | None = None
-    """When the job last went behind others that want its devices, since nobody had what it lacked."""
+    """When the job last moved behind others that need its devices, since no job had what it lacked."""
 
     progress_time: Time | None = None
-    """When a step was last seen to end."""
+    """When a step was last observed to end."""
 
     restarts: int | None = Field(default=None, ge=0)
-    """Attempts that failed and were started again."""
+    """Attempts that failed and were restarted."""
 
     progress: Progress | None = None
     """How far training is."""
@@ -182,23 +182,23 @@ class RLJobStatus(Section):
     """The newest complete checkpoint."""
 
     devices: Text | None = None
-    """Devices that are ready and wanted, e.g. 8/16."""
+    """Devices that are ready and requested, e.g. 8/16."""
 
     spare_nodes: Text | None = None
-    """Spare nodes whose pods are ready and wait, and those wanted, e.g. 1/2."""
+    """Spare nodes whose pods are ready and wait, and those requested, e.g. 1/2."""
 
     dock_data_path: Literal["shared", "tcp", "mixed"] | None = None
-    """How rows reach the workers: through memory that a node's pods share, over TCP, or, with several
-    nodes, by both (spec.dock.sharedMemory)."""
+    """How rows reach the workers: through memory that a node's pods share, over TCP, or, with several nodes,
+    by both (spec.dock.sharedMemory)."""
 
     rollout_replicas: int | None = Field(default=None, ge=0)
-    """Devices that generate now; what `kubectl scale` sets is spec.placement.rolloutDevices."""
+    """Devices that currently generate; `kubectl scale` sets spec.placement.rolloutDevices."""
 
     selector: Text | None = None
     """Labels of the pods with the job's devices, for autoscalers."""
 
     ray_cluster: RayClusterStatus | None = None
-    """The KubeRay cluster of the present attempt."""
+    """The KubeRay cluster of the current attempt."""
 
     dashboard_url: Annotated[Text | None, Field(alias="dashboardURL")] = None
     """Address of Ray's dashboard."""
@@ -216,4 +216,4 @@ class RLJobStatus(Section):
         max_length=64,
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
-    """Chips that pods of the job have or had, for as long as they are reported to warn or stop."""
+    """Chips that pods of the job have or had, for as long as they are reported with a warning or a fault."""

@@ -1,4 +1,5 @@
-"""The teacher of on-policy distillation, a language model that is never trained. Words of `critic`."""
+"""The teacher of on-policy distillation, a language model that is never trained. Its fields match those of
+`critic`."""
 
 from pydantic import Field
 
@@ -7,7 +8,7 @@ from rljob_api.spec.section import Section
 
 
 class Teacher(Section):
-    """A language model that grades the policy's tokens, on the devices that train, in a layout of its own."""
+    """A language model that grades the policy's tokens, on the devices that train, in a separate layout."""
 
     path: str = Field(min_length=1, max_length=1024)
     """Hugging Face directory with the policy's tokenizer; relative to the job's file."""

@@ -24,27 +24,27 @@ class Tool(Section):
     answers what it prints; a name with a dot: a tool of an installed package."""
 
     params: Params = None
-    """What a tool of a package takes."""
+    """Parameters of a package's tool."""
 
     timeout_seconds: float = Field(default=5.0, gt=0, le=3600)
-    """Deadline of one call; its process is killed then and the answer says so. The sample waits meanwhile,
-    others go on."""
+    """Deadline of one call; its process is then killed and the answer reports it. Only this sample waits
+    meanwhile."""
 
     max_answer_tokens: int = Field(default=256, ge=32, le=1_000_000)
     """Most tokens of an answer with its tags; a longer one is cut. They count in maxResponseLength."""
 
     concurrency: int = Field(default=2, ge=1, le=256)
-    """Calls at the same time on each device that generates, each in a process of its own; others wait."""
+    """Calls at the same time on each device that generates, each in a separate process; others wait."""
 
     memory: Quantity | None = None
     """For `python`: most memory of a call's process. Default: 512Mi."""
 
     @property
     def opening(self) -> str:
-        """What begins a call."""
+        """Return the tag that begins a call."""
         return f"<{self.name}>"
 
     @property
     def closing(self) -> str:
-        """What ends a call."""
+        """Return the tag that ends a call."""
         return f"</{self.name}>"

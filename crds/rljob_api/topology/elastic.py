@@ -1,8 +1,8 @@
-"""Another number of rollout devices for a job that trains: which pods, who leaves.
+"""Change the number of rollout devices of a job that trains: which pods it needs, and which devices leave.
 
-Called by the runtime when it is asked for another number, by the operator for its pods, and by
-`plan`. Pure. Devices are numbered from the first that trains; node i has the devices from
-i × devicesPerNode on. Devices that train never move, and the last devices leave first.
+Called by the runtime when another number is requested, by the operator for its pods, and by `plan`. Pure.
+Devices are numbered from the first that trains; node i has the devices from i × devicesPerNode on. Devices
+that train never move, and the last devices leave first.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from rljob_api.topology.devices import num_nodes, roles, total_devices
 
 
 class DevicePlace(Section):
-    """One device of a running job and where its process is."""
+    """One device of a running job and the host of its process."""
 
     device: int
     """Number of the device."""
@@ -29,7 +29,7 @@ class DevicePlace(Section):
 
 
 class RolloutReport(Section):
-    """What a driver says of its rollout devices; `rollout` in the document that it serves."""
+    """Rollout devices as a driver reports them; `rollout` in the document that it serves."""
 
     wanted: int
     """Devices that shall generate."""
@@ -51,20 +51,21 @@ class RolloutReport(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Released:
-    """What a smaller number gives back: devices, the last first, and nodes that become empty."""
+class ReleasedResources:
+    """Resources that a smaller number of devices gives back: devices, the last first, and nodes that become
+    empty."""
 
     devices: tuple[int, ...]
     nodes: tuple[int, ...]
 
 
 def is_elastic(spec: RLJobSpec) -> bool:
-    """Whether the number of rollout devices may change while the job trains."""
+    """Return whether the number of rollout devices may change while the job trains."""
     return spec.placement.mode == "separated" and spec.placement.update_devices is not None
 
 
 def scaled(job: RLJob, rollout: int) -> RLJob:
-    """The elastic job with `rollout` devices that generate, as many replicas as they allow."""
+    """Return the elastic job with `rollout` devices that generate and as many replicas as they allow."""
     spec = job.spec
     degrees = spec.rollout.parallelism.model_copy(update={"data": None})
     changed = {
@@ -75,30 +76,32 @@ def scaled(job: RLJob, rollout: int) -> RLJob:
 
 
 def worker_pods(job: RLJob, rollout: int) -> int:
-    """Pods with devices that the elastic job needs for `rollout` devices that generate."""
+    """Return the number of pods with devices that the elastic job needs for `rollout` devices that
+    generate."""
     spec = scaled(job, rollout).spec
     return num_nodes(spec.placement, spec.accelerator)
 
 
-def released(job: RLJob, rollout: int) -> Released:
-    """What the elastic job gives back when `rollout` devices generate; nothing when they are more."""
-    own = roles(job.spec.placement, job.spec.accelerator)
-    devices = range(own.update + own.rollout - 1, own.update + rollout - 1, -1)
-    nodes = range(worker_pods(job, own.rollout) - 1, worker_pods(job, rollout) - 1, -1)
-    return Released(devices=tuple(devices), nodes=tuple(nodes))
+def released(job: RLJob, rollout: int) -> ReleasedResources:
+    """Return what the elastic job gives back when `rollout` devices generate; nothing if there are more of
+    them."""
+    current = roles(job.spec.placement, job.spec.accelerator)
+    devices = range(current.update + current.rollout - 1, current.update + rollout - 1, -1)
+    nodes = range(worker_pods(job, current.rollout) - 1, worker_pods(job, rollout) - 1, -1)
+    return ReleasedResources(devices=tuple(devices), nodes=tuple(nodes))
 
 
 def device_notes(spec: RLJobSpec) -> Iterator[str]:
-    """What a user may not expect of the devices: a number that is not read, devices without work."""
+    """Yield notes on devices: a number that is not read, or devices without work."""
     placement, accelerator = spec.placement, spec.accelerator
-    nodes, own = num_nodes(placement, accelerator), roles(placement, accelerator)
+    nodes, devices = num_nodes(placement, accelerator), roles(placement, accelerator)
     if placement.mode == "colocated":
         return
     if accelerator.nodes not in (None, nodes):
         yield (
-            f"spec.accelerator.nodes {accelerator.nodes} is not read: updateDevices {own.update} + "
-            f"rolloutDevices {own.rollout} fill {nodes} nodes of {accelerator.devices_per_node} devices"
+            f"spec.accelerator.nodes {accelerator.nodes} is not read: updateDevices {devices.update} + "
+            f"rolloutDevices {devices.rollout} fill {nodes} nodes of {accelerator.devices_per_node} devices"
         )
-    idle = total_devices(placement, accelerator) - own.update - own.rollout
+    idle = total_devices(placement, accelerator) - devices.update - devices.rollout
     if idle > 0:
         yield f"{idle} of {accelerator.devices_per_node} devices of the last node have no work"

@@ -1,4 +1,5 @@
-"""Training with fewer data-parallel replicas than a job has: how few, and whose are which prompts of a step.
+"""Train with fewer data-parallel replicas than a job has: the fewest possible, and the prompts of each
+replica.
 
 Called by the rules, the planner, and the runtime's driver and devices. Pure.
 """
@@ -12,8 +13,8 @@ from rljob_api.topology.resolved import ResolvedBatch, ResolvedSpec
 
 
 class ReplicasReport(Section):
-    """What a driver says of the replicas that train, with `elastic.update`; `replicas` in the document that
-    it serves."""
+    """What a driver reports of the replicas that train, with `elastic.update`; `replicas` in the document
+    that it serves."""
 
     step: int
     """Steps that were done when it became so."""
@@ -32,12 +33,12 @@ class ReplicasReport(Section):
 
 
 def fewest_replicas(spec: RLJobSpec) -> int | None:
-    """Replicas that training goes on with at least; None where it needs all of them."""
+    """Return the fewest replicas that training continues with, or None if it needs all of them."""
     return spec.elastic.update.min_replicas if spec.elastic else None
 
 
 def with_replicas(spec: ResolvedSpec, replicas: int) -> ResolvedSpec:
-    """The spec while so many replicas train. Its micro-batches stay as large as they are."""
+    """Return the spec for training with this many replicas. Its micro-batches keep their size."""
     degrees = spec.update.parallelism.model_copy(update={"data": replicas})
     changed = {
         "update": spec.update.model_copy(update={"parallelism": degrees}),
@@ -51,11 +52,12 @@ def with_replicas(spec: ResolvedSpec, replicas: int) -> ResolvedSpec:
 def share_of_mini_batches(
     share: tuple[int, int], batch: ResolvedBatch, *, balanced: bool
 ) -> list[int]:
-    """Prompts that a replica trains on in each mini-batch of a step; all replicas together on all of them.
+    """Return the number of prompts that a replica trains on in each mini-batch of a step. All replicas
+    together train on all of them.
 
-    share: (number of the replica, replicas), no more replicas than a mini-batch has prompts, so that each has
-    one at least. balanced: each mini-batch is shared out by itself (`update.balance`); else a replica has
-    every so many-th prompt of the step.
+    share: (number of the replica, replicas); there are no more replicas than prompts in a mini-batch, so each
+    replica has at least one prompt. balanced: each mini-batch is shared out separately (`update.balance`);
+    otherwise a replica has every `replicas`-th prompt of the step.
     """
     replica, replicas = share
     size = batch.mini_batch_size

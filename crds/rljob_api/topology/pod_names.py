@@ -1,6 +1,6 @@
-"""How a job's pods are found, and what lies where in them.
+"""Names and labels of a job's pods, and paths inside them.
 
-Given by the operator, looked for by the command line: `rljob status`, `rljob logs`, `rljob report`.
+The operator sets them; the command line looks them up: `rljob status`, `rljob logs`, `rljob report`.
 """
 
 from rljob_api.spec.rljob import GROUP
@@ -9,24 +9,24 @@ JOB_LABEL = f"{GROUP}/job"
 JOB_UID_LABEL = f"{GROUP}/job-uid"
 ROLE_LABEL = f"{GROUP}/role"
 CLUSTER_LABEL = "ray.io/cluster"
-"""KubeRay puts it on every pod."""
+"""KubeRay sets this label on every pod."""
 HEAD_CONTAINER = "ray-head"
 CONFIG_DIRECTORY = "/etc/rljob"
 BRING_UP_FILE = "bring-up.json"
-"""Beside the job's file: what `rljob doctor --bring-up` wrote."""
+"""The file next to the job's file that `rljob doctor --bring-up` wrote."""
 RUNS_DIRECTORY = "/var/lib/rljob"
 DOCK_DIRECTORY = "/run/rljob"
-"""Where a warehouse's socket lies, by which the workers of its node get at its memory."""
+"""Directory of a warehouse's socket, through which the workers of its node access its memory."""
 
 
 def run_directory(*, namespace: str, name: str, uid: str, path: str | None = None) -> str:
-    """The run's folder in the pods of head and workers. path: spec.checkpoint.storage.path.
+    """Return the run's folder in the pods of head and workers. path: spec.checkpoint.storage.path.
 
-    By default no two jobs share one: a job of the same name is no continuation of an earlier one.
+    By default no two jobs share a folder: a job of the same name does not continue an earlier one.
     """
     return f"{RUNS_DIRECTORY}/{path or f'{namespace}/{name}-{uid[:8]}'}"
 
 
 def driver_log(attempt: int | str) -> str:
-    """Name of the file in the run's folder with what an attempt's driver has printed."""
+    """Return the name of the file in the run's folder that stores the output of an attempt's driver."""
     return f"driver-{attempt}.log"

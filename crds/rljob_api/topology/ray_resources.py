@@ -1,8 +1,8 @@
-"""What a job's devices are called among Ray's resources.
+"""Names of a job's devices among Ray's resources.
 
-The operator's pods offer a resource under this name, and the runtime's device workers ask for it. Ray
-counts the /dev/davinci* of a node as NPU by itself, those of emulated devices too: only jobs on real
-devices ask for NPU.
+The operator's pods offer a resource under this name, and the runtime's device workers request it. Ray counts
+the /dev/davinci* of a node as NPU without configuration, including those of emulated devices. So only jobs on
+real devices request NPU.
 """
 
 from rljob_api.spec.infrastructure import Accelerator
@@ -12,5 +12,5 @@ NPU = "NPU"
 
 
 def device_resource(accelerator: Accelerator) -> str:
-    """The Ray resource of which each device of the job is one."""
+    """Return the name of the Ray resource that counts the job's devices."""
     return EMULATED if accelerator.type == "emulated" else NPU

@@ -1,6 +1,6 @@
-"""A job with every default filled in, as the planner, a run and the head's document have it.
+"""A job with every default filled in, as the planner, a run and the head's document use it.
 
-The classes narrow those fields of the contract that a default always fills; documents stay the same.
+The classes narrow those fields of the API that a default always fills; documents stay the same.
 """
 
 from typing import TypeVar
@@ -33,9 +33,9 @@ from rljob_api.topology.devices import (
 )
 
 MEMORY = {"ascend910b": "64Gi", "ascend910c": "64Gi", "ascend950": "128Gi"}
-"""Of a device, where the job does not say it."""
+"""Memory of a device, if the job does not set it."""
 Kind = TypeVar("Kind", bound=Section)
-Beside = TypeVar("Beside", Critic | None, Teacher | None, RewardModel | None)
+OtherModel = TypeVar("OtherModel", Critic | None, Teacher | None, RewardModel | None)
 
 
 class _Update(Update):
@@ -55,13 +55,13 @@ class _Dock(Dock):
 
 
 class ResolvedBatch(Batch):
-    """Sizes of a step and of its parts."""
+    """Sizes of a step, its mini-batches and its micro-batches."""
 
     mini_batch_size: int
     micro_batch_size: int
 
     def passes(self, replicas: int) -> int:
-        """Micro-batches of a mini-batch on the fullest of so many update replicas, at the longest lengths."""
+        """Return the micro-batches of a mini-batch on the fullest update replica, at the longest lengths."""
         prompts = -(-self.mini_batch_size // replicas)
         if self.micro_batch_tokens is None:
             return -(-prompts // self.micro_batch_size)
@@ -70,7 +70,7 @@ class ResolvedBatch(Batch):
 
 
 class ResolvedSpec(RLJobSpec):
-    """Everything that decides a run, said."""
+    """A spec in which everything that decides a run is set."""
 
     batch: ResolvedBatch
     rollout: _Rollout
@@ -80,41 +80,47 @@ class ResolvedSpec(RLJobSpec):
 
     @property
     def roles(self) -> Roles:
-        """Devices of each role."""
+        """Return the devices of each role."""
         return roles(self.placement, self.accelerator)
 
 
 class ResolvedJob(RLJob):
-    """What `resolve` makes of a job."""
+    """A job as `resolve` returns it."""
 
     spec: ResolvedSpec
 
 
 def resolve(job: RLJob) -> ResolvedJob:
-    """The job with every default that depends on other values filled in; twice changes nothing.
+    """Return the job with every default that depends on other values filled in. Resolving it again changes
+    nothing.
 
     job: passed the rules.
     """
     spec = job.spec
     placement, accelerator, batch = spec.placement, spec.accelerator, spec.batch
-    own = roles(placement, accelerator)
+    devices_by_role = roles(placement, accelerator)
     update = _filled(
         UpdateDegrees,
         spec.update.parallelism,
-        data=update_replicas(spec.update.parallelism, own.update),
+        data=update_replicas(spec.update.parallelism, devices_by_role.update),
     )
     rollout = _filled(
         RolloutDegrees,
         spec.rollout.parallelism,
-        data=rollout_replicas(spec.rollout.parallelism, own.rollout),
+        data=rollout_replicas(spec.rollout.parallelism, devices_by_role.rollout),
     )
     devices = dict[str, int]()
     if placement.mode == "separated":
-        devices = {"update_devices": own.update, "rollout_devices": own.rollout}
+        devices = {
+            "update_devices": devices_by_role.update,
+            "rollout_devices": devices_by_role.rollout,
+        }
     memory = accelerator.memory or MEMORY.get(accelerator.type)
     mini = batch.mini_batch_size or batch.global_batch_size
-    whole = 1 if batch.micro_batch_tokens else mini // update.data  # prompts are read one by one
-    sizes = {"mini_batch_size": mini, "micro_batch_size": batch.micro_batch_size or whole}
+    full_replica = (
+        1 if batch.micro_batch_tokens else mini // update.data
+    )  # prompts are packed one by one
+    sizes = {"mini_batch_size": mini, "micro_batch_size": batch.micro_batch_size or full_replica}
     planned: Strategy = "allgather-swap" if placement.mode == "colocated" else "allgather"
     strategy = spec.resharding.strategy or (planned if can_reshard(spec) else "stream")
     params = spec.algorithm.params.resolved(max_response_length=batch.max_response_length)
@@ -129,10 +135,12 @@ def resolve(job: RLJob) -> ResolvedJob:
         flow=_resolved_flow(spec),
         update=_filled(_Update, spec.update, parallelism=update),
         rollout=_filled(_Rollout, spec.rollout, parallelism=rollout),
-        critic=_beside(critic, own.update),
-        teacher=_beside(spec.teacher, own.update),
+        critic=_with_data_degree(critic, devices_by_role.update),
+        teacher=_with_data_degree(spec.teacher, devices_by_role.update),
         rewards=[
-            reward.model_copy(update={"model": _beside(reward.model, own.update)})
+            reward.model_copy(
+                update={"model": _with_data_degree(reward.model, devices_by_role.update)}
+            )
             for reward in spec.rewards
         ],
         resharding=_filled(_Resharding, spec.resharding, strategy=strategy),
@@ -151,8 +159,8 @@ def _filled(kind: type[Kind], section: Section, **values: object) -> Kind:
     return kind.model_validate({**dict(section), **values})
 
 
-def _beside(model: Beside, devices: int) -> Beside:
-    """A model in a layout of its own on the devices that train."""
+def _with_data_degree(model: OtherModel, devices: int) -> OtherModel:
+    """Return a model with its data degree filled in; it has a separate layout on the devices that train."""
     if model is None:
         return model
     data = update_replicas(model.parallelism, devices)

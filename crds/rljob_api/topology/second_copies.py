@@ -1,4 +1,4 @@
-"""What one update rank alone holds of what is trained, and which rank keeps a second copy of it.
+"""Compute what one update rank alone holds of the trained models, and which rank keeps a second copy of it.
 
 Called by the rules, the planner, and the runtime's devices. Pure.
 """
@@ -10,31 +10,33 @@ from rljob_api.topology.devices import UpdateDegrees
 from rljob_api.topology.resolved import ResolvedSpec
 
 Kind = Literal["weights", "state"]
-"""Of a model: its weights that are trained, or its optimizer's state."""
+"""What of a model is copied: its trained weights, or its optimizer's state."""
 
 
-def held_alone(degrees: UpdateDegrees) -> tuple[Kind, ...]:
-    """What no other rank of this layout holds as well: replicas hold the same weights up to ZeRO 2 and the
-    same state without ZeRO, where they do not share experts out among all of them."""
+def unique_states(degrees: UpdateDegrees) -> tuple[Kind, ...]:
+    """Return what no other rank of this layout also holds. Replicas hold the same weights up to ZeRO 2 and
+    the same state without ZeRO, unless they share experts out among all of them."""
     if degrees.zero == 3 or degrees.data * degrees.context == degrees.expert:
         return "weights", "state"
     return ("state",) if degrees.zero else ()
 
 
-def copied_parts(spec: ResolvedSpec) -> list[str]:
-    """What second copies have of all models that are trained: `policy/weights`, `critic/state`; none without
+def second_copy_names(spec: ResolvedSpec) -> list[str]:
+    """List what second copies hold of all trained models: `policy/weights`, `critic/state`. Empty without
     `update.redundancy`."""
     if spec.update.redundancy == "none":
         return []
     layouts = {"policy": spec.update.parallelism}
     if spec.has_critic:
         layouts["critic"] = spec.of_critic().update.parallelism
-    return [f"{model}/{kind}" for model, of in layouts.items() for kind in held_alone(of)]
+    return [
+        f"{model}/{kind}" for model, degrees in layouts.items() for kind in unique_states(degrees)
+    ]
 
 
-def copies_kept(spec: ResolvedSpec) -> int:
-    """How often the host of a device keeps what one device alone holds, on the fullest: two copies, of which
-    one is filled while the other is whole; a peer two of its own, too, to send them from."""
+def copies_per_host(spec: ResolvedSpec) -> int:
+    """Return how many times the fullest host stores what one device alone holds. It keeps two copies, so that
+    one is complete while the other is filled. With peers it also keeps two copies to send."""
     match spec.update.redundancy:
         case "none":
             return 0
@@ -45,8 +47,8 @@ def copies_kept(spec: ResolvedSpec) -> int:
 
 
 def second_holders(ranks: int, per_node: int) -> list[int]:
-    """By update rank, the rank whose host keeps its copy: at the same place of the next node, where update
-    ranks have several; the next rank of one node. The first follows the last.
+    """Return for each update rank the rank whose host keeps its copy. With several nodes it has the same
+    index on the next node; with one node it is the next rank. The first follows the last.
 
     per_node: devices of a node.
     """
@@ -55,7 +57,7 @@ def second_holders(ranks: int, per_node: int) -> list[int]:
         return [(rank + 1) % ranks for rank in range(ranks)]
     following = [*nodes[1:], nodes[0]]
     return [
-        after[place % len(after)]
+        after[index % len(after)]
         for node, after in zip(nodes, following, strict=True)
-        for place in range(len(node))
+        for index in range(len(node))
     ]

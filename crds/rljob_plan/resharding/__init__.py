@@ -1,6 +1,8 @@
-"""Weights from the update layout to the rollout layout, planned by arithmetic: who sends what to whom, when.
+"""Plan how weights move from the update layout to the rollout layout: which device sends what to which, and
+when.
 
-`layouts` says which box of which tensor each device holds, `stacks` which tensors move alike, `routes` who
-sends each box, `buckets` in which order and how much at once, `plan` puts it together, and `figures` counts
-its bytes. Called by `memory` and `plan` of the contract; a runtime executes `plan.Bucket.steps`.
+`layouts` computes which box of which tensor each device holds, `stacks` which tensors move alike, and
+`routes` which device sends each box. `buckets` orders the moves and bounds their size, `resharding_plan`
+combines these, and `figures` counts the bytes. Called by `memory` and `plan`; a runtime executes
+`ReshardPlan.steps`.
 """

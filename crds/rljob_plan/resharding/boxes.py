@@ -1,4 +1,4 @@
-"""Boxes of matrices: what layouts hold and plans move. Called throughout this folder, and by who executes."""
+"""Boxes of matrices: what layouts hold and plans move. Called throughout this folder, and by the executor."""
 
 from typing import NamedTuple
 
@@ -16,16 +16,16 @@ class Box(NamedTuple):
 
     @property
     def items(self) -> int:
-        """Number of elements; 0 where it is empty."""
+        """Return the number of elements; 0 for an empty box."""
         return max(0, self.bottom - self.top) * max(0, self.right - self.left)
 
     @property
     def size(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Return the numbers of rows and columns."""
         return self.bottom - self.top, self.right - self.left
 
     def meet(self, other: "Box") -> "Box":
-        """What is in both; maybe empty."""
+        """Return the intersection of both boxes; maybe empty."""
         return Box(
             max(self.top, other.top),
             min(self.bottom, other.bottom),
@@ -34,21 +34,21 @@ class Box(NamedTuple):
         )
 
     def within(self, other: "Box") -> "Box":
-        """The same elements, counted from the first of `other`."""
+        """Return the same elements with indices relative to the first element of `other`."""
         top, left = other.top, other.left
         return Box(self.top - top, self.bottom - top, self.left - left, self.right - left)
 
 
-class Piece(NamedTuple):
+class TensorBox(NamedTuple):
     """A box of a tensor."""
 
     tensor: TensorSpec
     box: Box
 
 
-def box_of(piece: Slice) -> Box:
-    """A slice as a box."""
-    size = (*piece.tensor.shape, 1)
-    if piece.axis == 1:
-        return Box(0, size[0], piece.start, piece.stop)
-    return Box(piece.start, piece.stop, 0, size[1])
+def box_of(tensor_slice: Slice) -> Box:
+    """Return a slice as a box of rows and columns."""
+    size = (*tensor_slice.tensor.shape, 1)
+    if tensor_slice.axis == 1:
+        return Box(0, size[0], tensor_slice.start, tensor_slice.stop)
+    return Box(tensor_slice.start, tensor_slice.stop, 0, size[1])

@@ -1,4 +1,4 @@
-"""The reshard of a job. Called by `memory` and `plan`, and by a runtime's devices."""
+"""Plan the reshard of a job. Called by `memory` and `plan`, and by a runtime's devices."""
 
 from functools import lru_cache
 
@@ -10,14 +10,14 @@ from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import FLOAT32_BYTES, ITEM_BYTES, Widths
 
 VLLM_VOCABULARY_STEP = 64
-"""To a multiple of it vLLM fills up the rows of embedding and head before it shares them."""
+"""vLLM pads the rows of embedding and head to a multiple of this before it shards them."""
 
 
 def plan_of_job(spec: ResolvedSpec, shape: Shape) -> ReshardPlan:
-    """From training to generating. spec: resolved, with degrees that the model can have.
+    """Return the plan from training to generation. spec: resolved, with degrees that the model can have.
 
-    Devices are numbered through; those of separated roles one role after the other. ZeRO 3 shares rows of
-    main weights, which are float32.
+    Devices are numbered consecutively; if roles are separated, one role follows the other. ZeRO 3 shares rows
+    of main weights, which are float32.
     """
     update = spec.update.parallelism
     colocated = spec.placement.mode == "colocated"
@@ -36,8 +36,9 @@ def plan_of_job(spec: ResolvedSpec, shape: Shape) -> ReshardPlan:
     )
 
 
-def comes_by_buckets(spec: ResolvedSpec) -> bool:
-    """Whether the rollout's weights take room as they come; vLLM takes it for all of them at once."""
+def arrives_in_buckets(spec: ResolvedSpec) -> bool:
+    """Return whether the rollout's weights are allocated as buckets arrive; vLLM allocates all of them
+    together."""
     return spec.rollout.engine != "vllm"
 
 

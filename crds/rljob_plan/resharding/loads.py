@@ -1,26 +1,27 @@
-"""Bytes that a member of each stack takes on each device. Called by `plan`; read by `buckets` and `figures`.
+"""Count the bytes that a member of each stack takes on each device. Called by `resharding_plan`; read by
+`buckets` and `figures`.
 
-Devices that nothing tells apart are a kind, and counted once.
+Devices with equal loads form a kind, which is counted once.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rljob_plan.resharding.layouts import Layout
+from rljob_plan.resharding.layouts import LayoutTable
 from rljob_plan.resharding.routes import Move
 from rljob_plan.resharding.stacks import Stack
 from rljob_plan.resharding.widths import Widths
 
 Row = tuple[int, ...]
-"""Bytes by kind of device."""
+"""A row of bytes, by kind of device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads:
-    """Rows of a member of each stack. kinds: the devices of each.
+    """Rows of a member of each stack. kinds: the devices of each kind.
 
-    update, rollout: weights in either layout. buffer: what a device sends and receives, each once.
-    received: of it, what comes from others.
+    update, rollout: weights in either layout. buffer: what a device sends and receives, each byte once.
+    received: what comes from other devices.
     """
 
     kinds: tuple[tuple[int, ...], ...]
@@ -30,36 +31,36 @@ class Loads:
     received: tuple[Row, ...]
 
     def total(self, rows: Sequence[Row], times: Iterable[tuple[int, int]]) -> list[int]:
-        """Sum of some stacks' rows. times: (stack, members)."""
-        found = [0] * len(self.kinds)
+        """Return the sum of some stacks' rows. times: (stack, members)."""
+        sums = [0] * len(self.kinds)
         for stack, members in times:
-            found = [size + members * more for size, more in zip(found, rows[stack], strict=True)]
-        return found
+            sums = [size + members * more for size, more in zip(sums, rows[stack], strict=True)]
+        return sums
 
 
 def find_loads(
     stacks: Sequence[Stack],
     moves: Sequence[Sequence[Move]],
-    update: Layout,
-    rollout: Layout,
+    update: LayoutTable,
+    rollout: LayoutTable,
     widths: Widths,
 ) -> Loads:
-    """Loads of all stacks. moves: of a member of each."""
+    """Return the loads of all stacks. moves: those of one member of each stack."""
     number = max(update.devices.stop, rollout.devices.stop)
     columns: list[list[list[int]]] = [[], [], [], []]
-    for stack, own in zip(stacks, moves, strict=True):
+    for stack, stack_moves in zip(stacks, moves, strict=True):
         columns[0].append(_trained(stack, update, widths, [0] * number))
         columns[1].append(_generated(stack, rollout, widths, [0] * number))
-        sent = _sent(stack, own, widths, [0] * number)
-        columns[3].append(_received(stack, own, widths, [0] * number))
+        sent = _sent(stack, stack_moves, widths, [0] * number)
+        columns[3].append(_received(stack, stack_moves, widths, [0] * number))
         columns[2].append([a + b for a, b in zip(sent, columns[3][-1], strict=True)])
     kinds: dict[Row, list[int]] = {}
     for device, row in enumerate(zip(*(row for column in columns for row in column), strict=True)):
         kinds.setdefault(row, []).append(device)
-    firsts = [found[0] for found in kinds.values()]
+    firsts = [devices[0] for devices in kinds.values()]
     by_kind = [tuple(tuple(row[first] for first in firsts) for row in column) for column in columns]
     return Loads(
-        kinds=tuple(tuple(found) for found in kinds.values()),
+        kinds=tuple(tuple(devices) for devices in kinds.values()),
         update=by_kind[0],
         rollout=by_kind[1],
         buffer=by_kind[2],
@@ -67,37 +68,37 @@ def find_loads(
     )
 
 
-def _trained(stack: Stack, layout: Layout, widths: Widths, found: list[int]) -> list[int]:
+def _trained(stack: Stack, layout: LayoutTable, widths: Widths, sizes: list[int]) -> list[int]:
     for tensor in stack.tensors:
-        item = widths.held_to_train(tensor)
+        item = widths.update_item_bytes(tensor)
         for box, devices in layout.holders(tensor).items():
-            _add(found, devices, box.items * item)
-    return found
+            _add(sizes, devices, box.items * item)
+    return sizes
 
 
-def _generated(stack: Stack, layout: Layout, widths: Widths, found: list[int]) -> list[int]:
+def _generated(stack: Stack, layout: LayoutTable, widths: Widths, sizes: list[int]) -> list[int]:
     for tensor in stack.tensors:
         for box, devices in layout.holders(tensor).items():
-            _add(found, devices, widths.held_to_generate(tensor, box.size[: len(tensor.shape)]))
-    return found
+            _add(sizes, devices, widths.rollout_bytes(tensor, box.size[: len(tensor.shape)]))
+    return sizes
 
 
-def _sent(stack: Stack, moves: Iterable[Move], widths: Widths, found: list[int]) -> list[int]:
+def _sent(stack: Stack, moves: Iterable[Move], widths: Widths, sizes: list[int]) -> list[int]:
     item = [widths.sent(tensor) for tensor in stack.tensors]
     for move in moves:
         if not move.copies:
-            found[move.source] += move.box.items * item[move.tensor]
-    return found
+            sizes[move.source] += move.box.items * item[move.tensor]
+    return sizes
 
 
-def _received(stack: Stack, moves: Iterable[Move], widths: Widths, found: list[int]) -> list[int]:
+def _received(stack: Stack, moves: Iterable[Move], widths: Widths, sizes: list[int]) -> list[int]:
     item = [widths.sent(tensor) for tensor in stack.tensors]
     for move in moves:
         if not move.copies:
-            _add(found, move.targets, move.box.items * item[move.tensor])
-    return found
+            _add(sizes, move.targets, move.box.items * item[move.tensor])
+    return sizes
 
 
-def _add(found: list[int], devices: Iterable[int], size: int) -> None:
+def _add(sizes: list[int], devices: Iterable[int], size: int) -> None:
     for device in devices:
-        found[device] += size
+        sizes[device] += size

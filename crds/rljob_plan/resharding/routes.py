@@ -1,20 +1,20 @@
-"""Who sends a box to whom, so that each byte reaches each device that lacks it once.
+"""Choose which device sends a box to which, so that each byte reaches each device that lacks it once.
 
-Called by `plan`. Between nodes a box goes once to each node without it, and from there to the node's other
-devices, from the weights that were received: the links between nodes are the slow ones.
+Called by `resharding_plan`. Between nodes a box goes once to each node without it. From there it goes to the
+node's other devices, read from the received weights, since the links between nodes are the slow ones.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rljob_plan.resharding.boxes import Box
-from rljob_plan.resharding.layouts import Layout
+from rljob_plan.resharding.layouts import LayoutTable
 from rljob_plan.resharding.stacks import Stack
 
 
 class Move(NamedTuple):
-    """A box from the device that has it to those that lack it, or, where `targets` is the source alone, a
-    copy on the device. tensor: which of a stack's. hop: 1 reads what hop 0 brought to the source."""
+    """A box from the device that has it to those that lack it; or, if `targets` is only the source, a copy on
+    the device. tensor: its index in the stack. hop: 1 reads what hop 0 delivered to the source."""
 
     tensor: int
     box: Box
@@ -24,27 +24,32 @@ class Move(NamedTuple):
 
     @property
     def copies(self) -> bool:
-        """Whether nothing leaves the device."""
+        """Return whether nothing leaves the device."""
         return self.targets == (self.source,)
 
 
 def moves_of(
-    stack: Stack, update: Layout, rollout: Layout, *, node_devices: int | None, turn: int = 0
+    stack: Stack,
+    update: LayoutTable,
+    rollout: LayoutTable,
+    *,
+    node_devices: int | None,
+    turn: int = 0,
 ) -> Iterator[Move]:
-    """Moves of one member of a stack. node_devices: of a node; None where all are on one.
+    """Yield the moves of one member of a stack. node_devices: devices of a node; None if all are on one.
 
     turn: any number; it varies which of several devices sends.
     """
     for number, tensor in enumerate(stack.tensors):
-        targets = rollout.holders(tensor)
-        for held, holders in update.holders(tensor).items():
-            for wanted, wanting in targets.items():
-                box = held.meet(wanted)
+        target_boxes = rollout.holders(tensor)
+        for source_box, holders in update.holders(tensor).items():
+            for target_box, receivers_of_box in target_boxes.items():
+                box = source_box.meet(target_box)
                 if not box.items:
                     continue
                 turn += 1
-                lacking = set(wanting).difference(holders)
-                for device in sorted(set(wanting) - lacking):
+                lacking = set(receivers_of_box).difference(holders)
+                for device in sorted(set(receivers_of_box) - lacking):
                     yield Move(number, box, device, (device,))
                 for source, receivers, hop in _routes(holders, sorted(lacking), node_devices, turn):
                     yield Move(number, box, source, receivers, hop)
@@ -53,40 +58,40 @@ def moves_of(
 def _routes(
     holders: Sequence[int], lacking: Sequence[int], node_devices: int | None, turn: int
 ) -> Iterator[tuple[int, tuple[int, ...], int]]:
-    """Source, targets and hop, from holders to all that lack it; both ascending."""
+    """Yield source, targets and hop, from holders to all devices that lack it; both ascending."""
     if not lacking:
         return
     if node_devices is None:
         for source, targets in _evenly(holders, lacking):
             yield source, targets, 0
         return
-    inside: dict[int, list[int]] = {}
+    holders_by_node: dict[int, list[int]] = {}
     for device in holders:
-        inside.setdefault(device // node_devices, []).append(device)
-    by_node: dict[int, list[int]] = {}
+        holders_by_node.setdefault(device // node_devices, []).append(device)
+    lacking_by_node: dict[int, list[int]] = {}
     for device in lacking:
-        by_node.setdefault(device // node_devices, []).append(device)
-    entries: list[int] = []
-    for node, devices in by_node.items():
-        if node in inside:
-            for source, targets in _evenly(inside[node], devices):
+        lacking_by_node.setdefault(device // node_devices, []).append(device)
+    gateways: list[int] = []
+    for node, devices in lacking_by_node.items():
+        if node in holders_by_node:
+            for source, targets in _evenly(holders_by_node[node], devices):
                 yield source, targets, 0
             continue
-        entry = devices[turn % len(devices)]
-        entries.append(entry)
-        others = tuple(device for device in devices if device != entry)
+        gateway = devices[turn % len(devices)]
+        gateways.append(gateway)
+        others = tuple(device for device in devices if device != gateway)
         if others:
-            yield entry, others, 1
+            yield gateway, others, 1
     first = turn % len(holders)
-    for source, targets in _evenly([*holders[first:], *holders[:first]], entries):
+    for source, targets in _evenly([*holders[first:], *holders[:first]], gateways):
         yield source, targets, 0
 
 
 def _evenly(
     sources: Sequence[int], targets: Sequence[int]
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Each source with its share of the targets, neighbours together."""
+    """Yield each source with its share of the targets; neighbours stay together."""
     of_source: dict[int, list[int]] = {}
-    for place, target in enumerate(targets):
-        of_source.setdefault(sources[place * len(sources) // len(targets)], []).append(target)
-    yield from ((source, tuple(found)) for source, found in of_source.items())
+    for index, target in enumerate(targets):
+        of_source.setdefault(sources[index * len(sources) // len(targets)], []).append(target)
+    yield from ((source, tuple(share)) for source, share in of_source.items())

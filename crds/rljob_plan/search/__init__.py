@@ -1,6 +1,6 @@
-"""Layouts that a job could have on its devices, best first by predicted step time: `rljob plan --search`.
+"""Search layouts for a job on its devices, ranked by predicted step time: `rljob plan --search`.
 
-`candidates` says which there are and which the rules allow, `ranking` looks for the fastest that fit,
-`remedies` says what would help where none does; `reasons`, `text` and `as_json` show it. Pure arithmetic,
-as `plan`.
+`candidates` lists the layouts that the rules allow, `ranking` finds the fastest that fit, and `remedies`
+suggests changes if none fits. `reasons`, `search_text` and `search_json` format the result. Like `plan`, it
+is pure arithmetic.
 """

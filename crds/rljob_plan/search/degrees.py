@@ -1,6 +1,6 @@
-"""Degrees of both roles on the devices of one placement, each role's by the least time that they can take.
+"""Rank the degrees of both roles on the devices of one placement by a lower bound of their time.
 
-Called by `ranking`, which looks at pairs of them.
+Called by `ranking`, which examines pairs of them.
 """
 
 from dataclasses import replace
@@ -18,38 +18,39 @@ from rljob_plan.performance import (
     swap_seconds,
     training_parts,
 )
-from rljob_plan.search.candidates import Layout, Setting, Tried
-from rljob_plan.search.estimates import Estimates, Found
+from rljob_plan.search.candidates import CandidateLayout, TriedDegrees, UpdateSetting
+from rljob_plan.search.estimates import Estimator, LayoutEstimate
 
 ALMOST = 1 - 1e-9
 """A sum in another order may be smaller by rounding; a bound must not be larger."""
 LEAST = 3
-"""Degrees of each role that are told of where nothing fits."""
+"""Degrees of each role that are reported if nothing fits."""
 
 
 class Degrees:
-    """updates, rollouts: with what they take at best, ascending."""
+    """Degrees of both roles on one placement. updates, rollouts: with a lower bound of their seconds,
+    ascending."""
 
-    def __init__(self, estimates: Estimates, placement: Placement) -> None:
+    def __init__(self, estimates: Estimator, placement: Placement) -> None:
         self._estimates, self._placement = estimates, placement
-        self._tried_updates: Tried = estimates.space.updates(placement)
-        self._tried_rollouts: Tried = estimates.space.rollouts(placement)
-        self._settings: dict[UpdateDegrees, list[tuple[float, Setting]]] = {}
+        self._tried_updates: TriedDegrees = estimates.space.updates(placement)
+        self._tried_rollouts: TriedDegrees = estimates.space.rollouts(placement)
+        self._settings: dict[UpdateDegrees, list[tuple[float, UpdateSetting]]] = {}
         self._refused = 0
 
     @property
     def tried(self) -> int:
-        """Pairs of degrees."""
+        """Return the number of pairs of degrees."""
         return self._tried_updates.tried * self._tried_rollouts.tried
 
     @property
     def illegal(self) -> int:
-        """Of them, refused by rules."""
+        """Return the number of pairs that the rules refuse."""
         return self.tried - self._legal + self._refused
 
     @property
     def too_large(self) -> int:
-        """Of them, legal, but one role alone takes more memory than there is."""
+        """Return the number of legal pairs of which one role alone needs more memory than there is."""
         return self._legal - len(self.updates) * len(self.rollouts)
 
     @property
@@ -58,104 +59,109 @@ class Degrees:
 
     @cached_property
     def updates(self) -> list[tuple[float, UpdateDegrees]]:
-        """Of the devices that train."""
-        found = [
+        """Return the degrees of the devices that train."""
+        fitting = [
             (self._training_bound(degrees), degrees)
             for degrees in self._tried_updates.legal
-            if self._trains(degrees)
+            if self._can_train(degrees)
         ]
-        return sorted(found, key=lambda one: one[0])
+        return sorted(fitting, key=lambda one: one[0])
 
     @cached_property
     def rollouts(self) -> list[tuple[float, RolloutDegrees]]:
-        """Of the devices that generate."""
-        found = []
+        """Return the degrees of the devices that generate."""
+        fitting = []
         for degrees in self._tried_rollouts.legal:
             spec = self._spec(rollout=degrees)
             if self._limit is None or least_to_generate(spec, self._shape) <= self._limit:
                 seconds = sum(generating_parts(spec, self._shape, *self._estimates.rates).values())
-                found.append((seconds * ALMOST, degrees))
-        return sorted(found, key=lambda one: one[0])
+                fitting.append((seconds * ALMOST, degrees))
+        return sorted(fitting, key=lambda one: one[0])
 
     def least_update(self) -> list[UpdateDegrees]:
-        """Legal degrees with which a device that trains needs least, whether it has as much or not."""
+        """Return the legal degrees with which a training device needs least, even if that is more than it
+        has."""
 
-        def needs(degrees: UpdateDegrees) -> int:
+        def needed_bytes(degrees: UpdateDegrees) -> int:
+            """Return the bytes that a training device needs with these degrees and their leanest setting."""
             setting = self._estimates.space.leanest(degrees)[-1]
             return least_to_train(self._spec(update=degrees, setting=setting), self._shape)
 
-        return sorted(self._tried_updates.legal, key=needs)[:LEAST]
+        return sorted(self._tried_updates.legal, key=needed_bytes)[:LEAST]
 
     def least_rollout(self) -> list[RolloutDegrees]:
-        """Likewise of the devices that generate."""
+        """Return the legal degrees with which a generating device needs least, even if that is more than it
+        has."""
 
-        def needs(degrees: RolloutDegrees) -> int:
+        def needed_bytes(degrees: RolloutDegrees) -> int:
+            """Return the bytes that a generating device needs with these degrees."""
             return least_to_generate(self._spec(rollout=degrees), self._shape)
 
-        return sorted(self._tried_rollouts.legal, key=needs)[:LEAST]
+        return sorted(self._tried_rollouts.legal, key=needed_bytes)[:LEAST]
 
     def bound(self, update: int, rollout: int) -> float:
-        """Seconds that a step of the pair takes at least."""
-        return self._joined(self.updates[update][0], self.rollouts[rollout][0])
+        """Return a lower bound of the seconds of a step with the pair."""
+        return self._step_seconds(self.updates[update][0], self.rollouts[rollout][0])
 
-    def fastest(self, update: int, rollout: int) -> Found | None:
-        """The pair with the setting that makes it fastest; None where no setting fits."""
+    def fastest(self, update: int, rollout: int) -> LayoutEstimate | None:
+        """Return the pair with the setting that makes it fastest, or None if no setting fits."""
         degrees, (least, generating) = self.updates[update][1], self.rollouts[rollout]
-        best: Found | None = None
+        best: LayoutEstimate | None = None
         for seconds, setting in self._by_time(degrees):
-            if best is not None and self._joined(seconds, least) >= best.seconds:
+            if best is not None and self._step_seconds(seconds, least) >= best.seconds:
                 break
-            fit = [
-                (self._estimates.found(layout, memory), memory)
-                for layout in self._kept_safe(degrees, generating, setting)
+            fitting = [
+                (self._estimates.estimate(layout, memory), memory)
+                for layout in self._with_redundancies(degrees, generating, setting)
                 if not self._estimates.memory_problems(
                     layout, memory := self._estimates.memory(layout)
                 )
             ]
-            if not fit:
+            if not fitting:
                 continue
-            found, memory = min(fit, key=lambda one: one[0].seconds)
+            estimate, memory = min(fitting, key=lambda one: one[0].seconds)
             if best is None:
-                if self._estimates.space.problems(found.layout):
+                if self._estimates.space.problems(estimate.layout):
                     self._refused += 1
                     return None
-                best = found
-            elif found.seconds < best.seconds:
-                best = found
-            if memory.kv_cache.room == memory.kv_cache.wanted:
+                best = estimate
+            elif estimate.seconds < best.seconds:
+                best = estimate
+            if memory.kv_cache.room == memory.kv_cache.requested:
                 break
         return best
 
-    def _kept_safe(
-        self, update: UpdateDegrees, rollout: RolloutDegrees, setting: Setting
-    ) -> list[Layout]:
-        """The setting as the job copies what is trained, or where failures are weighed in all ways."""
+    def _with_redundancies(
+        self, update: UpdateDegrees, rollout: RolloutDegrees, setting: UpdateSetting
+    ) -> list[CandidateLayout]:
+        """Return the layouts of a setting with the job's redundancy, or with all allowed kinds if failures
+        are weighed."""
         kinds = [setting.redundancy]
         if self._estimates.rates[0].failures_per_day:
             kinds = self._estimates.space.redundancies(self._placement, update)
         return [self._layout(update, rollout, replace(setting, redundancy=kind)) for kind in kinds]
 
-    def _joined(self, training: float, generating: float) -> float:
-        """Separated roles may work at the same time."""
-        beside = (
+    def _step_seconds(self, training: float, generating: float) -> float:
+        """Return the seconds of a step. Separated roles may work at the same time."""
+        overlap = (
             self._placement.mode == "separated" and self._estimates.job.spec.flow.mode != "sync"
         )
-        return max(training, generating) if beside else training + generating
+        return max(training, generating) if overlap else training + generating
 
-    def _by_time(self, degrees: UpdateDegrees) -> list[tuple[float, Setting]]:
-        """Settings that leave room to train, by the time that they take."""
+    def _by_time(self, degrees: UpdateDegrees) -> list[tuple[float, UpdateSetting]]:
+        """Return the settings that leave room to train, by the time that they take."""
         if degrees not in self._settings:
-            found = []
+            fitting = []
             for setting in self._estimates.space.settings(degrees):
                 spec = self._spec(update=degrees, setting=setting)
                 if self._limit is not None and least_to_train(spec, self._shape) > self._limit:
                     continue
-                found.append((self._training_seconds(degrees, setting), setting))
-            self._settings[degrees] = sorted(found, key=lambda one: one[0])
+                fitting.append((self._training_seconds(degrees, setting), setting))
+            self._settings[degrees] = sorted(fitting, key=lambda one: one[0])
         return self._settings[degrees]
 
-    def _trains(self, degrees: UpdateDegrees) -> bool:
-        """Whether there is a setting that leaves room to train."""
+    def _can_train(self, degrees: UpdateDegrees) -> bool:
+        """Return whether a setting leaves room to train."""
         if self._limit is None:
             return True
         leanest = reversed(self._estimates.space.leanest(degrees))
@@ -163,7 +169,8 @@ class Degrees:
         return any(least_to_train(spec, self._shape) <= self._limit for spec in specs)
 
     def _training_bound(self, degrees: UpdateDegrees) -> float:
-        """With the fewest micro-batches, and a pipeline that waits as it does with the most of them."""
+        """Return a lower bound: the time with the fewest micro-batches, and with the pipeline bubbles of the
+        most."""
         space = self._estimates.space
         few, many = (
             self._spec(update=degrees, setting=replace(one, recompute="none", offload="none"))
@@ -178,7 +185,7 @@ class Degrees:
         constant = constant_seconds(few, shape, rates) + swap_seconds(few, shape, rates[0])
         return (sum(parts.values()) + constant) * ALMOST
 
-    def _training_seconds(self, degrees: UpdateDegrees, setting: Setting) -> float:
+    def _training_seconds(self, degrees: UpdateDegrees, setting: UpdateSetting) -> float:
         spec, rates = self._spec(update=degrees, setting=setting), self._estimates.rates
         parts = training_parts(spec, self._shape, *rates, others=self._estimates.others)
         constant = constant_seconds(spec, self._shape, rates) + swap_seconds(
@@ -191,15 +198,24 @@ class Degrees:
         *,
         update: UpdateDegrees | None = None,
         rollout: RolloutDegrees | None = None,
-        setting: Setting | None = None,
+        setting: UpdateSetting | None = None,
     ) -> ResolvedSpec:
-        """Resolved; what is not given is the job's own, of which nothing is asked."""
-        own = self._estimates.space.own
-        layout = self._layout(update or own.update, rollout or own.rollout, setting or own.setting)
+        """Return the resolved spec. Arguments that are not given are the job's own, and do not affect the
+        result."""
+        job_layout = self._estimates.space.job_layout
+        layout = self._layout(
+            update or job_layout.update,
+            rollout or job_layout.rollout,
+            setting or job_layout.setting,
+        )
         return self._estimates.spec_of(layout)
 
-    def _layout(self, update: UpdateDegrees, rollout: RolloutDegrees, setting: Setting) -> Layout:
-        return Layout(placement=self._placement, update=update, rollout=rollout, setting=setting)
+    def _layout(
+        self, update: UpdateDegrees, rollout: RolloutDegrees, setting: UpdateSetting
+    ) -> CandidateLayout:
+        return CandidateLayout(
+            placement=self._placement, update=update, rollout=rollout, setting=setting
+        )
 
     @property
     def _shape(self) -> Shape:
@@ -211,6 +227,6 @@ class Degrees:
         return parse_quantity(memory) if memory else None
 
 
-def _fewest(settings: list[Setting]) -> Setting:
-    """The setting with the fewest micro-batches."""
+def _fewest(settings: list[UpdateSetting]) -> UpdateSetting:
+    """Return the setting with the fewest micro-batches."""
     return max(settings, key=lambda one: one.micro_batch_size or 0)

@@ -1,4 +1,4 @@
-"""Time and memory of one layout of a job. Called by `degrees`, `ranking` and `remedies`."""
+"""Estimate time and memory of one layout of a job. Called by `degrees`, `ranking` and `remedies`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,35 +10,36 @@ from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import RolloutDegrees
 from rljob_api.topology.resolved import ResolvedBatch, ResolvedSpec, resolve
 from rljob_plan.host_memory import plan_host
-from rljob_plan.machines import Machine, Shares
-from rljob_plan.memory import Memory, plan_memory
+from rljob_plan.machines import MachineRates, RateShares
+from rljob_plan.memory import MemoryPlan, plan_memory
 from rljob_plan.memory_rules import host_problems, memory_problems
 from rljob_plan.performance import step_parts
-from rljob_plan.search.candidates import Layout, Space
+from rljob_plan.search.candidates import CandidateLayout, Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A layout and what a step of it takes. parts: seconds, as `step_parts` names them."""
+class LayoutEstimate:
+    """A layout and the time of its step. parts: seconds, as `step_parts` names them."""
 
-    layout: Layout
+    layout: CandidateLayout
     parts: dict[str, float]
 
     @property
     def seconds(self) -> float:
-        """Of a step."""
+        """Return the seconds of a step."""
         return sum(self.parts.values())
 
 
-class Estimates:
-    """Of one job. job: as written, passed the rules. others: shapes of the models beside the policy."""
+class Estimator:
+    """Estimates for the layouts of one job. job: as written, passed the rules. others: shapes of the models
+    besides the policy."""
 
     def __init__(
         self,
         job: RLJob,
         shape: Shape,
         others: Mapping[str, Shape],
-        rates: tuple[Machine, Shares],
+        rates: tuple[MachineRates, RateShares],
     ) -> None:
         self.job, self.shape, self.others, self.rates = job, shape, others, rates
         self.space = Space(job, shape, others)
@@ -46,8 +47,8 @@ class Estimates:
         self._batches: dict[tuple[tuple[int, int | None], Placement], ResolvedBatch] = {}
         self._rollouts: dict[RolloutDegrees, Rollout] = {}
 
-    def spec_of(self, layout: Layout) -> ResolvedSpec:
-        """The resolved spec of a layout; defaults that depend on the placement are filled in once."""
+    def spec_of(self, layout: CandidateLayout) -> ResolvedSpec:
+        """Return the resolved spec of a layout. Defaults that depend on the placement are filled in once."""
         setting, base = layout.setting, self._bases.get(layout.placement)
         if base is None:
             base = resolve(self.space.job_of(layout)).spec
@@ -74,17 +75,18 @@ class Estimates:
             }
         )
 
-    def memory(self, layout: Layout, *, with_reshard: bool = False) -> Memory:
-        """Of all phases; without the reshard, whose plan takes longer than all else, unless asked for."""
+    def memory(self, layout: CandidateLayout, *, with_reshard: bool = False) -> MemoryPlan:
+        """Return the memory of all phases. The reshard is left out unless requested, since its plan takes
+        longer than everything else."""
         return plan_memory(self.spec_of(layout), self.shape, self.others, with_reshard=with_reshard)
 
-    def memory_problems(self, layout: Layout, memory: Memory) -> list[Problem]:
-        """Why it does not fit on devices and hosts."""
+    def memory_problems(self, layout: CandidateLayout, memory: MemoryPlan) -> list[Problem]:
+        """Return why the layout does not fit on devices and hosts."""
         spec = self.spec_of(layout)
         return memory_problems(spec, memory) + host_problems(spec, plan_host(spec, memory))
 
-    def found(self, layout: Layout, memory: Memory) -> Found:
-        """Its time, with as many sequences at a time as the cache has room for."""
+    def estimate(self, layout: CandidateLayout, memory: MemoryPlan) -> LayoutEstimate:
+        """Return the time of a layout, with as many sequences at a time as the cache has room for."""
         parts = step_parts(
             self.spec_of(layout),
             self.shape,
@@ -92,4 +94,4 @@ class Estimates:
             room=memory.kv_cache.room or None,
             others=self.others,
         )
-        return Found(layout=layout, parts=parts)
+        return LayoutEstimate(layout=layout, parts=parts)

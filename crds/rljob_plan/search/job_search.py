@@ -1,4 +1,4 @@
-"""The search of a job's layouts, from its file's folder to what is shown. Called by the CLI."""
+"""Search a job's layouts, from its file's folder to the result. Called by the CLI."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +11,7 @@ from rljob_api.topology.resolved import resolve
 from rljob_plan.machines import rates_of
 from rljob_plan.plan import other_shapes
 from rljob_plan.search.candidates import Placements
-from rljob_plan.search.estimates import Estimates
+from rljob_plan.search.estimates import Estimator
 from rljob_plan.search.ranking import Ranking, rank
 from rljob_plan.search.remedies import remedies
 
@@ -24,9 +24,9 @@ def search_job(
     placements: Placements = "job",
     rates: Iterable[str] = (),
 ) -> tuple[Ranking, list[str]]:
-    """The `top` fastest layouts, and what would help where none fits. job: passed the rules. rates: in place
-    of the table's, see `rates_of`. Raises InvalidJob where the model cannot be read or is of unknown shape,
-    where its shape forbids the job's own degrees, and for rates that are none."""
+    """Return the `top` fastest layouts, and what would help if none fits. job: passed the rules. rates:
+    override the table's, see `rates_of`. Raises InvalidJob for a model that cannot be read or has an unknown
+    shape, for a shape that forbids the job's own degrees, and for invalid rates."""
     machine = rates_of(job.spec.accelerator.type, rates)
     shape = find_shape(job.spec.model, base_dir=base_dir)
     if shape is None:
@@ -39,6 +39,6 @@ def search_job(
     others, _ = other_shapes(spec, base_dir=base_dir)
     if problems := shape_problems(spec, shape, others):
         raise InvalidJob(problems)
-    estimates = Estimates(job, shape, others, machine)
+    estimates = Estimator(job, shape, others, machine)
     ranking = rank(estimates, top=top, placements=placements)
     return ranking, [] if ranking.proposals else remedies(estimates, placements)

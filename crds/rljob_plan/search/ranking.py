@@ -1,8 +1,9 @@
-"""The fastest layouts of a job that fit, looked for in the order of what they would take at best.
+"""Find the fastest layouts of a job that fit, in the order of a lower bound of their time.
 
-Called by the CLI's `plan --search`. The time of a step follows from either role's degrees, so pairs of them
+Called by the CLI's `plan --search`. The time of a step follows from either role's degrees. So pairs of them
 come in the order of a bound: as though all sequences and the largest micro-batches had room, and no weights
-were moved. The search ends when no pair that is left can be among those asked for, or after so many pairs.
+were moved. The search ends when no remaining pair can be among those requested, or after a maximal number of
+pairs.
 """
 
 import heapq
@@ -14,16 +15,16 @@ from rljob_api.spec.engines import Placement
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
-from rljob_plan.memory import Memory
+from rljob_plan.memory import MemoryPlan
 from rljob_plan.search.candidates import Placements
 from rljob_plan.search.degrees import Degrees
-from rljob_plan.search.estimates import Estimates, Found
+from rljob_plan.search.estimates import Estimator, LayoutEstimate
 
 MOST_PAIRS = 2000
 MOST_CHECKED = 64
-"""Layouts whose reshard is planned, which takes longer than all else: up to a quarter of a second each."""
+"""Layouts whose reshard is planned, which takes longer than everything else: up to a quarter of a second."""
 MOST_UNTIL_ONE_FITS = 256
-"""Likewise while none of them fits."""
+"""Layouts whose reshard is planned while none of them fits."""
 
 _Degrees = tuple[Placement, UpdateDegrees, RolloutDegrees]
 
@@ -32,31 +33,31 @@ _Degrees = tuple[Placement, UpdateDegrees, RolloutDegrees]
 class Proposal:
     """A layout with the job that has it. job: as a user would write it. memory: of its plan."""
 
-    found: Found
+    estimate: LayoutEstimate
     job: RLJob
-    memory: Memory
+    memory: MemoryPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
-    """The job's own layout. problems: why it does not fit. place: by time among the layouts that fit, from 1;
-    None where it does not fit. Of those that are not proposed, the reshard may be unplanned: they count.
-    at_least: whether the search ended before all faster ones were looked at."""
+class JobLayout:
+    """The job's own layout. problems: why it does not fit. rank: by time among the layouts that fit, from 1;
+    None if it does not fit. Layouts that are not proposed count even if their reshard is not planned.
+    at_least: the search ended before all faster ones were examined."""
 
-    found: Found
-    memory: Memory
+    estimate: LayoutEstimate
+    memory: MemoryPlan
     problems: list[Problem]
-    place: int | None = None
+    rank: int | None = None
     at_least: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """Of layouts: degrees of both roles, whatever their micro-batches. tried: all of them. illegal: refused
-    by the rules. too_large: that alone take more memory than there is. looked_at: of the others, in the order
-    of what they would take at best. no_room: of these, that fit with no setting, or not with their reshard.
-    unchecked: of the rest, whose reshard was not planned as it was of too many. ended: whether the search
-    ended before all that could be faster were looked at, or checked."""
+class SearchCounts:
+    """Counts of layouts: degrees of both roles, whatever their micro-batches. tried: all of them. illegal:
+    refused by the rules. too_large: one role alone needs more memory than there is. looked_at: examined in
+    the order of their bound. no_room: examined and fit with no setting, or not with their reshard. unchecked:
+    not planned because there were too many. ended: the search ended before all that could be faster were
+    examined or checked."""
 
     tried: int
     illegal: int
@@ -69,24 +70,27 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """What a search has found. proposals: the fastest first. fitting: layouts of those looked at that fit."""
+    """The result of a search. proposals: the fastest first. fitting: number of examined layouts that fit."""
 
     job: RLJob
     proposals: tuple[Proposal, ...]
     fitting: int
-    own: Own
-    counts: Counts
+    job_layout: JobLayout
+    counts: SearchCounts
 
 
 def rank(
-    estimates: Estimates, *, top: int, placements: Placements = "job", most: int = MOST_PAIRS
+    estimates: Estimator, *, top: int, placements: Placements = "job", most: int = MOST_PAIRS
 ) -> Ranking:
-    """The `top` fastest layouts, the job's own among those that are looked at. most: pairs of degrees."""
-    roles, own = _roles(estimates, placements), _own(estimates)
-    pairs = _Pairs(estimates, top=top, most=most, own=None if own.problems else own)
-    pairs.look(roles)
+    """Return the `top` fastest layouts, including the job's own among those examined. most: pairs of
+    degrees."""
+    roles, job_layout = _roles(estimates, placements), _job_layout(estimates)
+    pairs = _Pairs(
+        estimates, top=top, most=most, job_layout=None if job_layout.problems else job_layout
+    )
+    pairs.examine(roles)
     fitting = pairs.fitting
-    counts = Counts(
+    counts = SearchCounts(
         tried=sum(role.tried for role in roles),
         illegal=sum(role.illegal for role in roles),
         too_large=sum(role.too_large for role in roles),
@@ -95,65 +99,69 @@ def rank(
         unchecked=pairs.unchecked,
         ended=pairs.ended or pairs.gave_up,
     )
-    if not own.problems:
-        faster = sum(one.seconds < own.found.seconds for one in fitting)
-        own = replace(own, place=1 + faster, at_least=pairs.ended)
+    if not job_layout.problems:
+        faster = sum(one.seconds < job_layout.estimate.seconds for one in fitting)
+        job_layout = replace(job_layout, rank=1 + faster, at_least=pairs.ended)
     return Ranking(
         job=estimates.job,
         proposals=tuple(pairs.proposals),
         fitting=len(fitting),
-        own=own,
+        job_layout=job_layout,
         counts=counts,
     )
 
 
-def first_that_fits(estimates: Estimates, *, placements: Placements, most: int) -> Proposal | None:
-    """A layout that fits, of the `most` that would be fastest; the job's own may be illegal."""
-    pairs = _Pairs(estimates, top=1, most=most, own=None)
-    pairs.look(_roles(estimates, placements))
+def first_that_fits(estimates: Estimator, *, placements: Placements, most: int) -> Proposal | None:
+    """Return a layout that fits, among the `most` with the lowest bounds. The job's own may be illegal."""
+    pairs = _Pairs(estimates, top=1, most=most, job_layout=None)
+    pairs.examine(_roles(estimates, placements))
     return pairs.proposals[0] if pairs.proposals else None
 
 
-def _roles(estimates: Estimates, placements: Placements) -> list[Degrees]:
-    asked = estimates.space.placements(placements)
-    return [Degrees(estimates, placement) for placement in asked]
+def _roles(estimates: Estimator, placements: Placements) -> list[Degrees]:
+    requested = estimates.space.placements(placements)
+    return [Degrees(estimates, placement) for placement in requested]
 
 
 class _Pairs:
-    """What is looked at, and of it the fastest that fit with their reshard. own: the job's layout where it
-    fits, whose place is asked for, too."""
+    """The pairs examined so far, and the fastest that fit with their reshard. job_layout: the job's layout if
+    it fits, whose rank is needed too."""
 
-    def __init__(self, estimates: Estimates, *, top: int, most: int, own: Own | None) -> None:
+    def __init__(
+        self, estimates: Estimator, *, top: int, most: int, job_layout: JobLayout | None
+    ) -> None:
         self.looked_at, self.ended, self.gave_up = 0, False, False
-        self._estimates, self._top, self._most, self._own = estimates, top, most, own
+        self._estimates, self._top, self._most, self._job_layout = estimates, top, most, job_layout
         self._fit: list[Proposal] = []
-        self._waiting: list[tuple[float, int, Found]] = []  # a heap of those not checked yet
-        self._seen: set[_Degrees] = set()
+        self._waiting: list[
+            tuple[float, int, LayoutEstimate]
+        ] = []  # a heap of those not checked yet
+        self._examined: set[_Degrees] = set()
         self._checked = 0
 
     @property
     def proposals(self) -> list[Proposal]:
-        """The fastest first."""
-        return sorted(self._fit, key=lambda one: one.found.seconds)[: self._top]
+        """Return the proposals, the fastest first."""
+        return sorted(self._fit, key=lambda one: one.estimate.seconds)[: self._top]
 
     @property
-    def fitting(self) -> list[Found]:
-        """Of those looked at; the reshard of some that are not proposed is unplanned."""
-        found = [one.found for one in self._fit]
-        checked = set(map(_degrees, found))
-        return found + [one for _, _, one in self._waiting if _degrees(one) not in checked]
+    def fitting(self) -> list[LayoutEstimate]:
+        """Return the examined layouts that fit; the reshard of some that are not proposed is not planned."""
+        estimates = [one.estimate for one in self._fit]
+        checked = set(map(_degrees, estimates))
+        return estimates + [one for _, _, one in self._waiting if _degrees(one) not in checked]
 
     @property
     def unchecked(self) -> int:
-        """That were still to be checked when the search gave up."""
+        """Return the number of layouts still unchecked when the search gave up."""
         return len(self._waiting) if self.gave_up else 0
 
-    def look(self, roles: Sequence[Degrees]) -> None:
-        """Until no pair that is left matters, or enough were looked at."""
-        until = self._own.found.seconds if self._own else 0.0
+    def examine(self, roles: Sequence[Degrees]) -> None:
+        """Examine pairs until no remaining pair matters, or the limit is reached."""
+        job_seconds = self._job_layout.estimate.seconds if self._job_layout else 0.0
         for bound, degrees, update, rollout in _in_order(roles):
             self._check(before=bound)
-            if self._enough and bound > until:
+            if self._enough and bound > job_seconds:
                 break
             if self.looked_at == self._most:
                 self.ended = True
@@ -161,22 +169,22 @@ class _Pairs:
             self._take(degrees.fastest(update, rollout))
         self._check(before=math.inf)
         self.gave_up = self._enough and len(self._fit) < self._top
-        if self._own:
-            self._add(self._own)
+        if self._job_layout:
+            self._add(self._job_layout)
 
     @property
     def _enough(self) -> bool:
-        most = MOST_CHECKED if self._fit or self._own else MOST_UNTIL_ONE_FITS
+        most = MOST_CHECKED if self._fit or self._job_layout else MOST_UNTIL_ONE_FITS
         return len(self._fit) == self._top or self._checked >= most
 
-    def _take(self, one: Found | None) -> None:
+    def _take(self, one: LayoutEstimate | None) -> None:
         self.looked_at += 1
         if one is not None:
-            self._seen.add(_degrees(one))
+            self._examined.add(_degrees(one))
             heapq.heappush(self._waiting, (one.seconds, self.looked_at, one))
 
     def _check(self, *, before: float) -> None:
-        """Plan the reshard of those that are faster than all that is left."""
+        """Plan the reshard of those that are faster than all that remain."""
         while self._waiting and self._waiting[0][0] < before and not self._enough:
             one = heapq.heappop(self._waiting)[2]
             self._checked += 1
@@ -184,29 +192,31 @@ class _Pairs:
             if not self._estimates.memory_problems(one.layout, memory):
                 self._propose(one, memory)
 
-    def _propose(self, one: Found, memory: Memory) -> None:
+    def _propose(self, one: LayoutEstimate, memory: MemoryPlan) -> None:
         job = self._estimates.space.job_of(one.layout)
-        self._fit.append(Proposal(found=one, job=job, memory=memory))
+        self._fit.append(Proposal(estimate=one, job=job, memory=memory))
 
-    def _add(self, own: Own) -> None:
-        """Take the job's own layout in, unless its degrees fit already in a faster way."""
-        mine = _degrees(own.found)
-        self.looked_at += mine not in self._seen
-        known = [one.found for one in self._fit] if self.gave_up else self.fitting
-        if mine not in set(map(_degrees, known)):
-            self._propose(own.found, own.memory)
+    def _add(self, job_layout: JobLayout) -> None:
+        """Add the job's own layout, unless its degrees already fit with a faster setting."""
+        job_degrees = _degrees(job_layout.estimate)
+        self.looked_at += job_degrees not in self._examined
+        candidates = [one.estimate for one in self._fit] if self.gave_up else self.fitting
+        if job_degrees not in set(map(_degrees, candidates)):
+            self._propose(job_layout.estimate, job_layout.memory)
 
 
-def _degrees(found: Found) -> _Degrees:
-    layout = found.layout
+def _degrees(estimate: LayoutEstimate) -> _Degrees:
+    layout = estimate.layout
     return layout.placement, layout.update, layout.rollout
 
 
 def _in_order(roles: Sequence[Degrees]) -> Iterator[tuple[float, Degrees, int, int]]:
-    """Pairs of degrees by their bounds: (bound, placement, number of the update's, of the rollout's)."""
+    """Yield pairs of degrees by their bounds: (bound, placement, index of the update's degrees, of the
+    rollout's)."""
     heap: list[tuple[float, int, int, int]] = []
 
     def push(role: int, update: int, rollout: int) -> None:
+        """Add a pair of degrees to the heap if both exist."""
         degrees = roles[role]
         if update < len(degrees.updates) and rollout < len(degrees.rollouts):
             heapq.heappush(heap, (degrees.bound(update, rollout), role, update, rollout))
@@ -221,11 +231,11 @@ def _in_order(roles: Sequence[Degrees]) -> Iterator[tuple[float, Degrees, int, i
             push(role, update + 1, 0)
 
 
-def _own(estimates: Estimates) -> Own:
-    layout = estimates.space.own
+def _job_layout(estimates: Estimator) -> JobLayout:
+    layout = estimates.space.job_layout
     memory = estimates.memory(layout, with_reshard=True)
-    return Own(
-        found=estimates.found(layout, memory),
+    return JobLayout(
+        estimate=estimates.estimate(layout, memory),
         memory=memory,
         problems=estimates.memory_problems(layout, memory),
     )

@@ -1,22 +1,22 @@
-"""What would make a job fit where no layout does, with numbers. Called by `text` and `as_json`."""
+"""Suggest what would make a job fit if no layout does, with numbers. Called by `job_search`."""
 
 from rljob_api.model.volumes import GB
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import rollout_mesh, update_mesh
-from rljob_plan.memory import Memory
-from rljob_plan.search.candidates import Layout, Placements, Setting
+from rljob_plan.memory import MemoryPlan
+from rljob_plan.search.candidates import CandidateLayout, Placements, UpdateSetting
 from rljob_plan.search.degrees import Degrees
-from rljob_plan.search.estimates import Estimates
+from rljob_plan.search.estimates import Estimator
 from rljob_plan.search.ranking import first_that_fits
 from rljob_plan.search.reasons import gigabytes, tightest
 
 MOST_TIMES = 64
-"""So many times the job's nodes are tried at most."""
+"""Largest multiple of the job's nodes that is tried."""
 MOST_LOOKED_AT = 40
 
 
-def remedies(estimates: Estimates, placements: Placements) -> list[str]:
-    """Sentences, of which each names a change and what it would give."""
+def remedies(estimates: Estimator, placements: Placements) -> list[str]:
+    """Return sentences, of which each names a change and its effect."""
     layout = leanest(estimates, placements)
     if layout is None:
         return ["No set of degrees is legal; `rljob validate` says why the job's own is not."]
@@ -24,26 +24,26 @@ def remedies(estimates: Estimates, placements: Placements) -> list[str]:
     limit = estimates.spec_of(layout).accelerator.memory
     phase = tightest(memory)
     needs = phase.device + max(0, memory.kv_cache.sequence * (memory.kv_cache.room == 0))
-    said = [
-        f"The layout that needs least ({named(layout)}) takes {gigabytes(needs)} of {limit} a device while "
-        f"it does {phase.name}: {_parts(phase.parts)}. Its micro-batches, recompute and offload are those "
-        "that take least already."
+    sentences = [
+        f"The layout that needs least ({layout_words(layout)}) takes {gigabytes(needs)} of {limit} a device "
+        f"while it does {phase.name}: {_parts(phase.parts)}. Its micro-batches, recompute and offload "
+        "are those that take least already."
     ]
-    said += [f"On the host: {one}." for one in _on_host(estimates, layout, memory)]
-    said.append(_more_devices(estimates, placements))
-    said += _saved(estimates, memory)
-    return said
+    sentences += [f"On the host: {one}." for one in _on_host(estimates, layout, memory)]
+    sentences.append(_more_devices(estimates, placements))
+    sentences += _saved(estimates, memory)
+    return sentences
 
 
-def leanest(estimates: Estimates, placements: Placements) -> Layout | None:
-    """The legal layout with the smallest peak, of those with the leanest settings."""
-    best: tuple[float, Layout] | None = None
+def leanest(estimates: Estimator, placements: Placements) -> CandidateLayout | None:
+    """Return the legal layout with the smallest peak, of those with the leanest settings."""
+    best: tuple[float, CandidateLayout] | None = None
     for placement in estimates.space.placements(placements):
         degrees = Degrees(estimates, placement)
         for update in degrees.least_update():
             for rollout in degrees.least_rollout():
                 for setting in estimates.space.leanest(update):
-                    layout = Layout(
+                    layout = CandidateLayout(
                         placement=placement, update=update, rollout=rollout, setting=setting
                     )
                     if estimates.space.problems(layout):
@@ -54,8 +54,8 @@ def leanest(estimates: Estimates, placements: Placements) -> Layout | None:
     return best[1] if best else None
 
 
-def named(layout: Layout) -> str:
-    """In words."""
+def layout_words(layout: CandidateLayout) -> str:
+    """Describe a layout in words."""
     update, rollout, setting = layout.update, layout.rollout, layout.setting
     trains = update.named or f"data {update.data}"
     degrees = {name: getattr(rollout, name) for name in ("data", "tensor", "pipeline", "expert")}
@@ -66,36 +66,36 @@ def named(layout: Layout) -> str:
         if mode == "colocated"
         else f"; {mode} {update_devices(layout)} + {rollout_devices(layout)}"
     )
-    return f"update {trains}; rollout {shown}; {used(setting)}{where}"
+    return f"update {trains}; rollout {shown}; {setting_words(setting)}{where}"
 
 
-def used(setting: Setting) -> str:
-    """A setting in words."""
+def setting_words(setting: UpdateSetting) -> str:
+    """Describe a setting in words."""
     if setting.micro_batch_tokens:
         micro = f"microBatchTokens {setting.micro_batch_tokens}"
     else:
         micro = f"microBatchSize {setting.micro_batch_size}"
-    said = f"{micro}, recompute {setting.recompute}, offload {setting.offload}"
-    return said if setting.redundancy == "none" else f"{said}, redundancy {setting.redundancy}"
+    text = f"{micro}, recompute {setting.recompute}, offload {setting.offload}"
+    return text if setting.redundancy == "none" else f"{text}, redundancy {setting.redundancy}"
 
 
-def update_devices(layout: Layout) -> int:
-    """Devices that train."""
+def update_devices(layout: CandidateLayout) -> int:
+    """Return the number of devices that train."""
     return update_mesh(layout.update).size
 
 
-def rollout_devices(layout: Layout) -> int:
-    """Devices that generate."""
+def rollout_devices(layout: CandidateLayout) -> int:
+    """Return the number of devices that generate."""
     return rollout_mesh(layout.rollout).size
 
 
-def _peak(memory: Memory) -> int:
+def _peak(memory: MemoryPlan) -> int:
     lacking = memory.kv_cache.sequence if memory.kv_cache.room == 0 else 0
     return max(phase.device for phase in memory.phases) + lacking
 
 
-def _more_devices(estimates: Estimates, placements: Placements) -> str:
-    """The least power of two of the job's nodes on which something fits."""
+def _more_devices(estimates: Estimator, placements: Placements) -> str:
+    """Name the least power of two times the job's nodes on which a layout fits."""
     job, times = estimates.job, 2
     accelerator = job.spec.accelerator
     if placements == "job" and job.spec.placement.mode == "separated":
@@ -103,12 +103,13 @@ def _more_devices(estimates: Estimates, placements: Placements) -> str:
     while times <= MOST_TIMES:
         nodes = (accelerator.nodes or 1) * times
         larger = _on_nodes(job, nodes)
-        tried = Estimates(larger, estimates.shape, estimates.others, estimates.rates)
+        tried = Estimator(larger, estimates.shape, estimates.others, estimates.rates)
         one = first_that_fits(tried, placements=placements, most=MOST_LOOKED_AT)
         if one is not None:
             return (
                 f"More devices: on {nodes} nodes ({nodes * accelerator.devices_per_node} devices) a layout "
-                f"fits ({named(one.found.layout)}) that takes {gigabytes(_peak(one.memory))} a device."
+                f"fits ({layout_words(one.estimate.layout)}) that takes "
+                f"{gigabytes(_peak(one.memory))} a device."
             )
         times *= 2
     return (
@@ -118,7 +119,8 @@ def _more_devices(estimates: Estimates, placements: Placements) -> str:
 
 
 def _on_nodes(job: RLJob, nodes: int) -> RLJob:
-    """The same, whose own degrees are data parallel, as they have to fill the devices."""
+    """Return the job on more nodes. Its own degrees become data parallel, as they have to fill the
+    devices."""
     spec = job.spec
     plain = {"parallelism": type(spec.update.parallelism)()}
     generating = {"parallelism": type(spec.rollout.parallelism)()}
@@ -130,27 +132,29 @@ def _on_nodes(job: RLJob, nodes: int) -> RLJob:
     return job.model_copy(update={"spec": spec.model_copy(update=changes)})
 
 
-def _on_host(estimates: Estimates, layout: Layout, memory: Memory) -> list[str]:
+def _on_host(estimates: Estimator, layout: CandidateLayout, memory: MemoryPlan) -> list[str]:
     problems = estimates.memory_problems(layout, memory)
     return [one.message for one in problems if one.path.startswith("spec.podTemplates")]
 
 
-def _saved(estimates: Estimates, least: Memory) -> list[str]:
-    """What shorter sequences, or narrower types, would be worth."""
+def _saved(estimates: Estimator, least: MemoryPlan) -> list[str]:
+    """Return what shorter sequences, or narrower types, would save."""
     spec, phase = estimates.job.spec, tightest(least)
-    said = []
-    held = {name: phase.parts.get(name, 0) for name in ("activations", "temporary", "KV cache")}
-    if (largest := max(held, key=lambda name: held[name])) and held[largest] > phase.device / 4:
-        said.append(
-            f"Shorter sequences: {largest} is {gigabytes(held[largest])} of it and shrinks with "
+    sentences = []
+    sizes = {name: phase.parts.get(name, 0) for name in ("activations", "temporary", "KV cache")}
+    if (largest := max(sizes, key=lambda name: sizes[name])) and sizes[largest] > phase.device / 4:
+        sentences.append(
+            f"Shorter sequences: {largest} is {gigabytes(sizes[largest])} of it and shrinks with "
             "batch.maxPromptLength and maxResponseLength."
         )
     if spec.update.dtype == "float32":
-        half = phase.parts.get("update weights", 0) // 2
-        said.append(f"update.dtype: bfloat16 takes {gigabytes(half)} less for weights.")
+        saved = phase.parts.get("update weights", 0) // 2
+        sentences.append(f"update.dtype: bfloat16 takes {gigabytes(saved)} less for weights.")
     if spec.update.optimizer.moments_dtype == "float32" and phase.parts.get("optimizer"):
-        said.append("update.optimizer.momentsDtype: float8 takes 2 bytes a weight in place of 8.")
-    return said
+        sentences.append(
+            "update.optimizer.momentsDtype: float8 takes 2 bytes a weight in place of 8."
+        )
+    return sentences
 
 
 def _parts(parts: dict[str, int]) -> str:

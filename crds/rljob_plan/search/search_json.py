@@ -1,18 +1,18 @@
-"""A ranking of layouts as JSON. Called by `plan --search --json`; its keys are part of the contract."""
+"""Format a ranking of layouts as JSON. Called by `plan --search --json`; its keys are part of the API."""
 
 from typing import Any
 
 from rljob_api.model.volumes import GB
-from rljob_plan.memory import Memory
-from rljob_plan.search.candidates import Layout
-from rljob_plan.search.estimates import Found
+from rljob_plan.memory import MemoryPlan
+from rljob_plan.search.candidates import CandidateLayout
+from rljob_plan.search.estimates import LayoutEstimate
 from rljob_plan.search.ranking import Proposal, Ranking
 from rljob_plan.search.reasons import fragment, reason, shown_parts, tightest
 
 
 def search_json(ranking: Ranking, remedies: list[str]) -> dict[str, Any]:
-    """Keys with GB count 1024³ bytes."""
-    own, counts = ranking.own, ranking.counts
+    """Return a ranking as JSON; keys with GB count 1024³ bytes."""
+    job_layout, counts = ranking.job_layout, ranking.counts
     return {
         "name": ranking.job.metadata.name,
         "layouts": {
@@ -25,11 +25,12 @@ def search_json(ranking: Ranking, remedies: list[str]) -> dict[str, Any]:
             "endedEarly": counts.ended,
         },
         "own": {
-            **_found_json(own.found, own.memory),
-            "place": own.place,
-            "placeAtLeast": own.at_least,
+            **_estimate_json(job_layout.estimate, job_layout.memory),
+            "place": job_layout.rank,
+            "placeAtLeast": job_layout.at_least,
             "problems": [
-                {"path": problem.path, "message": problem.message} for problem in own.problems
+                {"path": problem.path, "message": problem.message}
+                for problem in job_layout.problems
             ],
         },
         "proposals": [_proposal_json(one, ranking) for one in ranking.proposals],
@@ -39,18 +40,18 @@ def search_json(ranking: Ranking, remedies: list[str]) -> dict[str, Any]:
 
 def _proposal_json(proposal: Proposal, ranking: Ranking) -> dict[str, Any]:
     return {
-        **_found_json(proposal.found, proposal.memory),
-        "reason": reason(proposal.found, ranking.own),
+        **_estimate_json(proposal.estimate, proposal.memory),
+        "reason": reason(proposal.estimate, ranking.job_layout),
         "fragment": fragment(proposal, ranking.job),
     }
 
 
-def _found_json(found: Found, memory: Memory) -> dict[str, Any]:
+def _estimate_json(estimate: LayoutEstimate, memory: MemoryPlan) -> dict[str, Any]:
     phase = tightest(memory)
     return {
-        "layout": _layout_json(found.layout),
-        "seconds": found.seconds,
-        "parts": shown_parts(found),
+        "layout": _layout_json(estimate.layout),
+        "seconds": estimate.seconds,
+        "parts": shown_parts(estimate),
         "memory": {
             "deviceGB": phase.device / GB,
             "hostGB": max(one.host for one in memory.phases) / GB,
@@ -61,7 +62,7 @@ def _found_json(found: Found, memory: Memory) -> dict[str, Any]:
     }
 
 
-def _layout_json(layout: Layout) -> dict[str, Any]:
+def _layout_json(layout: CandidateLayout) -> dict[str, Any]:
     setting = layout.setting
     return {
         "placement": layout.placement.model_dump(by_alias=True),

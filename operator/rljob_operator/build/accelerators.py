@@ -1,7 +1,7 @@
-"""How a node's devices come into a worker pod, and what Ray and HCCL are told of them.
+"""How a node's devices are added to a worker pod, and how Ray and HCCL are configured for them.
 
-KubeRay maps no Ascend resource to Ray's, so the Ray resource is always given. Which numbers of
-devices a product allows is in `rljob_api.spec.products`.
+KubeRay maps no Ascend resource to Ray's, so the Ray resource is always set. `rljob_api.spec.products` lists
+the numbers of devices that a product allows.
 """
 
 from rljob_api.spec.infrastructure import Accelerator
@@ -15,45 +15,45 @@ from rljob_api.topology.worker_pods import (
     device_resource_name,
     is_ascend,
 )
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.build.names import Manifest, child_name, metadata
 from rljob_operator.settings import Settings
 
 DEVICE_CLASS = "npu.huawei.com"
 CLAIM = "devices"
 CONNECT_SECONDS = 1800
-"""HCCL's ranks wait so long for each other: longer than the slowest pull of an image takes."""
+"""Time that HCCL's ranks wait for each other: longer than the slowest pull of an image."""
 
 NO_DEVICES = {"huawei.com/skip-ascend-plugin": "enabled"}
-"""Ascend's scheduler plugin leaves pods with this annotation alone."""
+"""Ascend's scheduler plugin ignores pods with this annotation."""
 
 
 PLACING = (SP_BLOCK, "huawei.com/")
-"""Beginnings of annotations of worker pods that Ascend's scheduler plugin reads, of their PodGroup first."""
+"""Prefixes of annotations that Ascend's scheduler plugin reads, from the PodGroup before the worker pods."""
 
 
 def super_pod_annotations(spec: RLJobSpec) -> dict[str, str]:
-    """Of a worker pod that is placed in super-pods."""
+    """Return the annotations of a worker pod that is placed in super-pods."""
     block = sp_block(spec)
     return {} if block is None else {SP_BLOCK: str(block)}
 
 
 def placing_annotations(spec: RLJobSpec) -> dict[str, str]:
-    """Of the PodGroup of the job's pods, where Volcano places them."""
+    """Return the annotations of the PodGroup of the job's pods, if Volcano places them."""
     if spec.scheduling.scheduler != "volcano" or not is_ascend(spec.accelerator):
         return {}
-    own = (spec.pod_templates.worker or PodTemplate()).annotations
-    told = super_pod_annotations(spec) | own
-    return {name: value for name, value in told.items() if name.startswith(PLACING)}
+    user_annotations = (spec.pod_templates.worker or PodTemplate()).annotations
+    annotations = super_pod_annotations(spec) | user_annotations
+    return {name: value for name, value in annotations.items() if name.startswith(PLACING)}
 
 
 def ray_resources(accelerator: Accelerator) -> dict[str, str]:
-    """Ray resources of a worker, as KubeRay writes them."""
+    """Return the Ray resources of a worker, as KubeRay writes them."""
     return {device_resource(accelerator): str(accelerator.devices_per_node)}
 
 
 def device_limits(accelerator: Accelerator, settings: Settings) -> dict[str, str]:
-    """Extended resources of a worker pod; a resource claim takes their place."""
+    """Return the extended resources of a worker pod; a resource claim replaces them."""
     by_plugin = is_ascend(accelerator) or settings.emulated_device_plugin
     if not by_plugin or accelerator.injection == "dra":
         return {}
@@ -61,7 +61,7 @@ def device_limits(accelerator: Accelerator, settings: Settings) -> dict[str, str
 
 
 def device_environment(accelerator: Accelerator) -> list[Manifest]:
-    """Variables of HCCL. Which devices are visible is set by the device plugin and by Ray."""
+    """Return the variables of HCCL. The device plugin and Ray set which devices are visible."""
     if not is_ascend(accelerator):
         return []
     address = {"fieldRef": {"fieldPath": "status.podIP"}}
@@ -72,8 +72,8 @@ def device_environment(accelerator: Accelerator) -> list[Manifest]:
     ]
 
 
-def inject(pod: Manifest, accelerator: Accelerator, identity: Identity) -> None:
-    """Add to a worker's pod spec what its way of injection needs beside the limit."""
+def inject(pod: Manifest, accelerator: Accelerator, identity: JobIdentity) -> None:
+    """Add to a worker's pod spec what its kind of injection needs besides the limit."""
     container = pod["containers"][0]
     if accelerator.injection == "hostPath":
         for index, (path, kind) in enumerate(DRIVER_PATHS.items()):
@@ -87,8 +87,8 @@ def inject(pod: Manifest, accelerator: Accelerator, identity: Identity) -> None:
         container["resources"]["claims"] = [{"name": CLAIM}]
 
 
-def claim_template(accelerator: Accelerator, identity: Identity) -> Manifest:
-    """The template of each worker pod's claim on its devices."""
+def claim_template(accelerator: Accelerator, identity: JobIdentity) -> Manifest:
+    """Return the template of each worker pod's claim on its devices."""
     devices = {
         "deviceClassName": DEVICE_CLASS,
         "allocationMode": "ExactCount",

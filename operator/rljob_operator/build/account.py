@@ -1,15 +1,15 @@
-"""The ServiceAccount of a job: its pods run under a name of their own that has no rights.
+"""The ServiceAccount of a job: its pods run under a separate account that has no rights.
 
-Whoever wants to give the pods a right (to pull images, to reach a cloud's storage) names another account in
-`podTemplates`, or binds a role to this one.
+To give the pods a right (to pull images, to access a cloud's storage), name another account in
+`podTemplates`, or bind a role to this one.
 """
 
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.build.names import Manifest, child_name, metadata
 
 
-def service_account(identity: Identity) -> Manifest:
-    """The ServiceAccount. No pod gets its token."""
+def service_account(identity: JobIdentity) -> Manifest:
+    """Return the ServiceAccount. No pod gets its token."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",

@@ -1,8 +1,8 @@
-"""The RayCluster of a job: a head without devices, one worker a node, warehouses beside them. Pods of spare
-nodes are like the others: which of them are spare, the run decides.
+"""The RayCluster of a job: a head without devices, one worker per node, and warehouses next to them. Pods of
+spare nodes are like the others: the run decides which of them are spare.
 
-Written for KubeRay 1.6.2. `suspend` is left out: Kueue may own it, and the operator deletes a
-cluster rather than suspend it.
+Written for KubeRay 1.6.2. `suspend` is left out: Kueue may own it, and the operator deletes a cluster instead
+of suspending it.
 """
 
 from collections.abc import Mapping
@@ -14,51 +14,52 @@ from rljob_api.topology.worker_pods import is_ascend, object_store_bytes
 from rljob_operator.build import ports
 from rljob_operator.build.accelerators import placing_annotations, ray_resources
 from rljob_operator.build.gang import gang, kept_labels
-from rljob_operator.build.grants import Grant, placed
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.grants import PodGrant, with_grant
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.build.names import Manifest, Role, child_name, metadata, of_users
-from rljob_operator.build.pods import image_of, keeping_off, kept_off, pod_template
+from rljob_operator.build.pods import avoided_nodes, avoiding_nodes, image_of, pod_template
 from rljob_operator.build.resources import warehouses_per_pod
 from rljob_operator.build.spares import warm_resources
 from rljob_operator.settings import Settings
 
 RAY_WAREHOUSE = "rljob_warehouse"
 NO_NEW_HEAD = {"ray.io/disable-provisioned-head-restart": "true"}
-"""A head that is lost stays lost: its successor would know no job and look healthy."""
+"""A lost head is not replaced: its successor would have no job and look healthy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Groups:
-    """How many pods, where it is not what the spec says. released: the head alone, for its logs.
-    workers: worker pods. leaving: worker pods that go, where there are to be fewer. avoid: nodes that new
-    worker pods keep off where they can; KubeRay leaves pods that are there alone. grants: what Kueue's
-    admission adds to the pods of each role."""
+class GroupOverrides:
+    """Numbers of pods that differ from the spec. released: only the head, for its logs. workers: worker pods.
+    leaving: worker pods that are removed if there are to be fewer. avoid: nodes that new worker pods avoid if
+    they can; KubeRay does not move existing pods. grants: what Kueue's admission adds to the pods of each
+    role."""
 
     released: bool = False
     workers: int | None = None
     leaving: tuple[str, ...] = ()
     avoid: tuple[str, ...] = ()
-    grants: Mapping[Role, Grant] = field(default_factory=dict)
+    grants: Mapping[Role, PodGrant] = field(default_factory=dict)
 
 
 def ray_cluster(
-    job: RLJob, identity: Identity, settings: Settings, *, name: str, groups: Groups
+    job: RLJob, identity: JobIdentity, settings: Settings, *, name: str, groups: GroupOverrides
 ) -> Manifest:
-    """The RayCluster. job: passed the rules."""
+    """Return the RayCluster. job: passed the rules."""
     placing = gang(job.spec.scheduling, settings, cluster=name)
     meta = metadata(identity, name, component="cluster")
     meta["labels"] = of_users(job.metadata.labels) | meta["labels"] | placing.labels
-    # KubeRay copies annotations to the PodGroup, where it makes it.
-    own = NO_NEW_HEAD | placing_annotations(job.spec)
-    meta["annotations"] = of_users(job.metadata.annotations) | own
+    # KubeRay copies annotations to the PodGroup, if it makes one.
+    annotations = NO_NEW_HEAD | placing_annotations(job.spec)
+    meta["annotations"] = of_users(job.metadata.annotations) | annotations
     spec, counts = job.spec, pods(job.spec)
     share = 0 if groups.released else 1
     workers = counts.worker + counts.spare if groups.workers is None else groups.workers
 
     def template(role: Role) -> Manifest:
+        """Return the pod template of a role, with what Kueue granted it."""
         avoid = groups.avoid if role == "worker" else ()
-        made = pod_template(job, identity, settings, role=role, gang=placing, avoid=avoid)
-        return placed(made, groups.grants[role]) if role in groups.grants else made
+        pod = pod_template(job, identity, settings, role=role, gang=placing, avoid=avoid)
+        return with_grant(pod, groups.grants[role]) if role in groups.grants else pod
 
     store = object_store_bytes(ascend=is_ascend(spec.accelerator))
     return {
@@ -92,52 +93,51 @@ def ray_cluster(
     }
 
 
-def kept(living: Manifest, wanted: Manifest) -> Manifest:
-    """A RayCluster as it is, with the numbers of pods that are wanted and the nodes that they keep off. Its
-    pods run an attempt: one that is made anew must be like the others, also where another version of the
-    operator made them."""
-    spec = {key: living["spec"].get(key, value) for key, value in wanted["spec"].items()}
+def updated_cluster(living: Manifest, desired: Manifest) -> Manifest:
+    """Return the existing RayCluster with the desired numbers of pods and avoided nodes. Its pods run an
+    attempt, so a replaced pod must match the others, even if another version of the operator made them."""
+    spec = {key: living["spec"].get(key, value) for key, value in desired["spec"].items()}
     there = {group["groupName"]: group for group in living["spec"]["workerGroupSpecs"]}
     spec["workerGroupSpecs"] = [
-        _kept_group(there.get(group["groupName"], group), group)
-        for group in wanted["spec"]["workerGroupSpecs"]
+        _updated_group(there.get(group["groupName"], group), group)
+        for group in desired["spec"]["workerGroupSpecs"]
     ]
-    meta = wanted["metadata"] | {"labels": kept_labels(living, wanted)}
-    return wanted | {"metadata": meta, "spec": spec}
+    meta = desired["metadata"] | {"labels": kept_labels(living, desired)}
+    return desired | {"metadata": meta, "spec": spec}
 
 
-def _kept_group(living: Manifest, wanted: Manifest) -> Manifest:
+def _updated_group(living: Manifest, desired: Manifest) -> Manifest:
     counts = ("replicas", "minReplicas", "maxReplicas", "scaleStrategy")
     group = {key: value for key, value in living.items() if key not in counts}
-    group |= {key: wanted[key] for key in counts if key in wanted}
+    group |= {key: desired[key] for key in counts if key in desired}
     if "template" in group:
-        group["template"] = keeping_off(group["template"], kept_off(wanted["template"]))
+        group["template"] = avoiding_nodes(group["template"], avoided_nodes(desired["template"]))
     return group
 
 
 def images_of(spec: RLJobSpec, settings: Settings) -> set[str]:
-    """The images that a job's pods get from this operator."""
+    """Return the images that a job's pods get from this operator."""
     roles: tuple[Role, ...] = ("head", "worker", "warehouse")
     return {image_of(spec, settings, role=role) for role in roles}
 
 
 def pod_images(cluster: Manifest) -> set[str]:
-    """The images of a RayCluster's pods."""
+    """Return the images of a RayCluster's pods."""
     spec = cluster.get("spec", {})
     groups = [spec.get("headGroupSpec", {}), *spec.get("workerGroupSpecs", [])]
     pods = [group["template"]["spec"] for group in groups if "template" in group]
     return {pod["containers"][0]["image"] for pod in pods}
 
 
-def _leaving(role: Role, groups: Groups) -> Manifest:
-    """Which pods KubeRay takes away; without names it would take any."""
+def _leaving(role: Role, groups: GroupOverrides) -> Manifest:
+    """Return the pods that KubeRay removes; without names it would remove any."""
     if role != "worker" or not groups.leaving:
         return {}
     return {"scaleStrategy": {"workersToDelete": list(groups.leaving)}}
 
 
 def _groups(job: RLJob, workers: int, warehouses: int) -> list[tuple[Role, int, dict[str, str]]]:
-    """(role, pods, Ray resources of each). Actors ask for these resources and for no CPU."""
+    """Return (role, pods, Ray resources of each). Actors request these resources and no CPU."""
     room = {RAY_WAREHOUSE: str(warehouses_per_pod(job.spec))}
     return [
         ("worker", workers, ray_resources(job.spec.accelerator) | warm_resources(job.spec)),
@@ -146,7 +146,8 @@ def _groups(job: RLJob, workers: int, warehouses: int) -> list[tuple[Role, int, 
 
 
 def _start_parameters(object_store_bytes: int) -> dict[str, str]:
-    """Parameters of `ray start`. num-cpus of the head is 0 so that no actor lands beside the driver."""
+    """Return the parameters of `ray start`. num-cpus of the head is 0 so that no actor is placed next to the
+    driver."""
     return {
         "node-manager-port": str(ports.NODE_MANAGER),
         "object-manager-port": str(ports.OBJECT_MANAGER),

@@ -8,15 +8,15 @@ import yaml
 
 from rljob_api.spec.rljob import CLUSTER_ONLY, RLJob
 from rljob_api.topology.resolved import resolve
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.build.names import CONFIG_KEY, Manifest, child_name, metadata
 
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-"""libyaml's writes a job ten times faster than PyYAML's own, which a wheel may lack."""
+"""libyaml's dumper is ten times faster than PyYAML's, but may be missing in a wheel."""
 
 
-def config_map(job: RLJob, identity: Identity) -> Manifest:
-    """The ConfigMap. job: passed the rules."""
+def config_map(job: RLJob, identity: JobIdentity) -> Manifest:
+    """Return the ConfigMap. job: passed the rules."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -4,14 +4,14 @@ import shlex
 
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.pod_names import driver_log
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.build.names import CONFIG_FILE, run_directory
 
 POD_LOG = "/proc/1/fd/1"
-"""What the head's container prints: `kubectl logs` shows it. Its first process has our uid."""
+"""Output of the head's container, which `kubectl logs` shows. Its first process has the same uid."""
 
 DRIVER_FILE = "/tmp/rljob-driver"
-"""In the head's container: the process to end for a checkpoint (`pods`)."""
+"""File in the head's container with the process to end for a checkpoint (`pods`)."""
 
 SCRIPT = """\
 echo $$ >{driver}
@@ -25,12 +25,13 @@ exec rljob run {job} --output {folder} --resume-if-any
 """
 
 
-def entrypoint(job: RLJob, identity: Identity, *, attempt: int) -> str:
-    """`rljob run`, going on from the last checkpoint where there is one, in the pod or on remote storage.
+def entrypoint(job: RLJob, identity: JobIdentity, *, attempt: int) -> str:
+    """Return the command `rljob run`, which resumes from the last checkpoint if there is one, in the pod or
+    on remote storage.
 
-    An attempt that died before its first event starts the run anew. Ray writes what the driver prints
-    to a file; `tail` copies it to the pod's log and into the run's folder until the driver has ended.
-    A copy that fails or hangs is lost, and neither the driver nor its exit code know of it.
+    An attempt that died before its first event starts the run again. Ray writes the driver's output to a
+    file; `tail` copies it to the pod's log and into the run's folder until the driver has ended. A copy that
+    fails or hangs is lost, and does not affect the driver or its exit code.
     """
     script = SCRIPT.format(
         folder=shlex.quote(run_directory(job.spec, identity)),

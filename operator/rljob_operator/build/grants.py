@@ -1,6 +1,6 @@
 """What an admission by Kueue adds to a job's pods: nodes and taints of flavors, updates of admission checks.
 
-`apply` reads the flavors of a Workload, `cluster` puts the grants into its pod templates.
+`apply` reads the flavors of a Workload, `cluster` adds the grants to its pod templates.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,9 @@ TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """What is added to the pods of a role. gates: that Kueue opens once it has chosen their nodes."""
+class PodGrant:
+    """What is added to the pods of a role. gates: scheduling gates that Kueue opens once it has chosen their
+    nodes."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -24,68 +25,69 @@ class Grant:
     gates: tuple[str, ...] = ()
 
 
-def flavors(found: Manifest) -> set[str]:
-    """Names of the ResourceFlavors that the Workload was admitted to."""
+def flavors(workload: Manifest) -> set[str]:
+    """Return the names of the ResourceFlavors that the Workload was admitted to."""
     return {
-        name for pods in assignments(found).values() for name in pods.get("flavors", {}).values()
+        name for pods in assignments(workload).values() for name in pods.get("flavors", {}).values()
     }
 
 
-def grants(found: Manifest, flavors: Mapping[str, Manifest]) -> dict[Role, Grant]:
-    """What pods get, by role: of flavors, of admission checks, and how Kueue knows them.
+def grants(workload: Manifest, flavors: Mapping[str, Manifest]) -> dict[Role, PodGrant]:
+    """Return what pods get, by role: from flavors and admission checks, and the labels by which Kueue selects
+    them.
 
-    A warehouse goes wherever its worker goes: it tolerates what that one does, and no flavor of its own says
-    which nodes it may go to.
+    A warehouse follows its worker: it tolerates what the worker does, and its own flavor does not restrict
+    its nodes.
     """
-    given = {role: _grant(found, role, flavors) for role in ROLES}
-    warehouse = given["warehouse"]
-    also = tuple(t for t in given["worker"].tolerations if t not in warehouse.tolerations)
-    given["warehouse"] = replace(
-        warehouse, node_selector={}, gates=(), tolerations=warehouse.tolerations + also
+    by_role = {role: _grant(workload, role, flavors) for role in ROLES}
+    warehouse = by_role["warehouse"]
+    extra = tuple(t for t in by_role["worker"].tolerations if t not in warehouse.tolerations)
+    by_role["warehouse"] = replace(
+        warehouse, node_selector={}, gates=(), tolerations=warehouse.tolerations + extra
     )
-    return given
+    return by_role
 
 
-def placed(template: Manifest, grant: Grant) -> Manifest:
-    """A pod template with what its role was granted."""
+def with_grant(template: Manifest, grant: PodGrant) -> Manifest:
+    """Return a pod template with what its role was granted."""
     meta, spec = dict(template["metadata"]), dict(template["spec"])
     meta["labels"] = {**meta.get("labels", {}), **grant.labels}
     meta["annotations"] = {**meta.get("annotations", {}), **grant.annotations}
     if grant.node_selector:
         spec["nodeSelector"] = {**spec.get("nodeSelector", {}), **grant.node_selector}
-    there = spec.get("tolerations", [])
-    spec["tolerations"] = there + [t for t in grant.tolerations if t not in there]
+    tolerations = spec.get("tolerations", [])
+    spec["tolerations"] = tolerations + [t for t in grant.tolerations if t not in tolerations]
     if grant.gates:
         spec["schedulingGates"] = [{"name": gate} for gate in grant.gates]
     return {"metadata": meta, "spec": spec}
 
 
-def assignments(found: Manifest) -> dict[str, Manifest]:
-    """What a Workload was admitted to, by set of pods; {} while it holds no quota."""
-    admission = found.get("status", {}).get("admission") or {}
+def assignments(workload: Manifest) -> dict[str, Manifest]:
+    """Return what a Workload was admitted to, by set of pods; {} while it holds no quota."""
+    admission = workload.get("status", {}).get("admission") or {}
     return {pods["name"]: pods for pods in admission.get("podSetAssignments", [])}
 
 
-def _grant(found: Manifest, role: Role, known: Mapping[str, Manifest]) -> Grant:
-    assigned = assignments(found).get(role, {})
+def _grant(workload: Manifest, role: Role, flavors_by_name: Mapping[str, Manifest]) -> PodGrant:
+    assigned = assignments(workload).get(role, {})
     gated = bool(assigned.get("topologyAssignment"))
     labels: dict[str, str] = {"kueue.x-k8s.io/podset": role}
-    # Kueue finds the pods behind its gate by it, and would look for a Workload's slices of other pods.
-    annotations = {"kueue.x-k8s.io/workload": found["metadata"]["name"]} if gated else {}
+    # Kueue finds gated pods by this annotation; on other pods it would look for a Workload's slices.
+    annotations = {"kueue.x-k8s.io/workload": workload["metadata"]["name"]} if gated else {}
     selector: dict[str, str] = {}
     tolerations: list[Any] = []
     for name in dict.fromkeys(assigned.get("flavors", {}).values()):
-        spec = known[name].get("spec", {})
+        spec = flavors_by_name[name].get("spec", {})
         selector |= spec.get("nodeLabels", {})
         tolerations += spec.get("tolerations", [])
-    for check in found["status"].get("admissionChecks", []):
+    for check in workload["status"].get("admissionChecks", []):
         for update in check.get("podSetUpdates", []):
             if update["name"] == role:
                 labels |= update.get("labels", {})
                 annotations |= update.get("annotations", {})
                 selector |= update.get("nodeSelector", {})
                 tolerations += update.get("tolerations", [])
-    return Grant(
+    return PodGrant(
         labels=labels,
         annotations=annotations,
         node_selector=selector,

@@ -1,10 +1,10 @@
-"""The NetworkPolicy of a job: its pods talk to each other, the operator to Ray's dashboard and the driver.
+"""The NetworkPolicy of a job: its pods connect to each other, the operator to Ray's dashboard and the driver.
 
-Ray's token travels in the clear, so nobody else may reach the pods even with one.
+Ray's token is sent unencrypted, so no other client may reach the pods, even with a token.
 """
 
 from rljob_operator.build import ports
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.build.names import (
     OPERATOR_LABELS,
     Manifest,
@@ -17,22 +17,22 @@ from rljob_operator.settings import Settings
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
 
-def network_policy(identity: Identity, settings: Settings) -> Manifest:
-    """The NetworkPolicy. Within the job every port is open: dock and HCCL take free ones."""
+def network_policy(identity: JobIdentity, settings: Settings) -> Manifest:
+    """Return the NetworkPolicy. Within the job every port is open: dock and HCCL take free ones."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": metadata(identity, child_name(identity), component="network"),
         "spec": {
-            **_own(identity),
+            **_job_pods(identity),
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": [_own(identity)]}, *_ingress(settings)],
-            "egress": [{"to": [_own(identity)]}, *_egress(settings)],
+            "ingress": [{"from": [_job_pods(identity)]}, *_ingress(settings)],
+            "egress": [{"to": [_job_pods(identity)]}, *_egress(settings)],
         },
     }
 
 
-def _own(identity: Identity) -> Manifest:
+def _job_pods(identity: JobIdentity) -> Manifest:
     return {"podSelector": {"matchLabels": pod_selector(identity)}}
 
 

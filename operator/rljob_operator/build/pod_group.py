@@ -1,4 +1,4 @@
-"""Volcano's PodGroup of a RayCluster's pods: all that the job cannot begin without, spare ones aside."""
+"""Volcano's PodGroup of a RayCluster's pods: all that the job needs to start, without spare ones."""
 
 from collections.abc import Iterable
 from decimal import Decimal
@@ -8,14 +8,14 @@ from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import pods
 from rljob_operator.build.accelerators import placing_annotations
 from rljob_operator.build.gang import GROUP_ANNOTATION
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.build.names import Manifest, metadata
 
 VOLCANO = "scheduling.volcano.sh/v1beta1"
 
 
-def pod_group(job: RLJob, identity: Identity, cluster: Manifest, *, released: bool) -> Manifest:
-    """The PodGroup, of the RayCluster's name. released: for the head alone."""
+def pod_group(job: RLJob, identity: JobIdentity, cluster: Manifest, *, released: bool) -> Manifest:
+    """Return the PodGroup, named after the RayCluster. released: only for the head."""
     counts, scheduling = pods(job.spec), job.spec.scheduling
     tasks = {"head": counts.head}
     if not released:
@@ -46,19 +46,19 @@ def pod_group(job: RLJob, identity: Identity, cluster: Manifest, *, released: bo
 
 
 def is_grouped(cluster: Manifest) -> bool:
-    """Whether the RayCluster's pods are of the PodGroup of its name."""
+    """Return whether the RayCluster's pods belong to the PodGroup of its name."""
     head = cluster["spec"]["headGroupSpec"]["template"].get("metadata", {})
     return bool(head.get("annotations", {}).get(GROUP_ANNOTATION) == cluster["metadata"]["name"])
 
 
 def _amounts(pod: Manifest) -> dict[str, str]:
-    """What a pod asks for: its one container's requests, which default to the limits."""
+    """Return what a pod requests: the requests of its only container, which default to the limits."""
     resources = pod["containers"][0].get("resources", {})
-    asked = {**resources.get("limits", {}), **resources.get("requests", {})}
-    return {name: str(amount) for name, amount in asked.items()}
+    requests = {**resources.get("limits", {}), **resources.get("requests", {})}
+    return {name: str(amount) for name, amount in requests.items()}
 
 
 def _total(amounts: Iterable[tuple[str, int]]) -> str:
-    """The sum of amounts, each so many times."""
+    """Return the sum of amounts, each multiplied by its number."""
     total = sum((parse_amount(text) * number for text, number in amounts), Decimal(0))
     return f"{total.normalize():f}"

@@ -1,10 +1,10 @@
-"""Ports of a Ray cluster, pinned so that network policies and people can name them."""
+"""Ports of a Ray cluster, fixed so that network policies and users can name them."""
 
 GCS = 6379
 CLIENT = 10001
 DASHBOARD = 8265
 STATUS = 8266
-"""Where a driver tells how far it is, and its figures to Prometheus."""
+"""Port at which a driver serves its progress, and its metrics for Prometheus."""
 METRICS = 8080
 NODE_MANAGER = 8076
 OBJECT_MANAGER = 8077

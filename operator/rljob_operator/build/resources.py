@@ -1,7 +1,7 @@
-"""CPU and memory of a pod by role, and what a user's template puts in their place.
+"""CPU and memory of a pod by role, and what a user's template replaces.
 
-Emulated devices run anywhere and ask for little; on Ascend a worker has its node nearly to itself
-and keeps room for the optimizer's state and for weights that are swapped to the host.
+Emulated devices run anywhere and request little. On Ascend a worker has its node nearly to itself, and has
+room for the optimizer's state and for weights that are swapped to the host.
 """
 
 from rljob_api.spec.pods import Resources
@@ -15,24 +15,25 @@ from rljob_operator.build.names import Manifest, Role
 HEAD_CPU, HEAD_GIB = 8, 32
 DEVICE_CPU = 8
 WAREHOUSE_CPU, WAREHOUSE_GIB = 4, 2
-"""Beside the rows themselves, which `dock.capacity` bounds, those of a standby by as much again."""
+"""Resources besides the rows, which `dock.capacity` bounds; rows of a standby have the same bound again."""
 GIB = 2**30
 
 
-def resources(role: Role, spec: RLJobSpec, own: Resources | None) -> Manifest:
-    """Requests and limits of the container. own: the user's amounts, each in place of ours."""
-    ours = _requests(role, spec)
-    limits = {"memory": ours["memory"]} if is_ascend(spec.accelerator) else {}
-    given = own or Resources()
-    named = given.requests.keys() | given.limits.keys()
+def resources(role: Role, spec: RLJobSpec, user: Resources | None) -> Manifest:
+    """Return the requests and limits of the container. user: the user's amounts, which replace the
+    defaults."""
+    defaults = _requests(role, spec)
+    limits = {"memory": defaults["memory"]} if is_ascend(spec.accelerator) else {}
+    user_amounts = user or Resources()
+    named = user_amounts.requests.keys() | user_amounts.limits.keys()
     return {
-        "requests": {k: v for k, v in ours.items() if k not in named} | given.requests,
-        "limits": {k: v for k, v in limits.items() if k not in named} | given.limits,
+        "requests": {k: v for k, v in defaults.items() if k not in named} | user_amounts.requests,
+        "limits": {k: v for k, v in limits.items() if k not in named} | user_amounts.limits,
     }
 
 
 def warehouses_per_pod(spec: RLJobSpec) -> int:
-    """Most warehouses that one pod holds: with `elastic.update`, when as few nodes train as may."""
+    """Return the most warehouses that one pod holds: with `elastic.update`, if the fewest nodes train."""
     lasting, fewest = pods(spec).warehouse, fewest_replicas(spec)
     if fewest is not None:
         lasting = min(lasting, -(-fewest // spec.accelerator.devices_per_node))

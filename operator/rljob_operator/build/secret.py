@@ -1,13 +1,13 @@
-"""The Secret with the token that everyone must show who talks to the job's Ray cluster."""
+"""The Secret with the token that every client of the job's Ray cluster must send."""
 
 import base64
 
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.build.names import TOKEN_KEY, Manifest, child_name, metadata
 
 
-def token_secret(identity: Identity, token: str) -> Manifest:
-    """The Secret. It has `data`: of `stringData` the API server forgets who applied it."""
+def token_secret(identity: JobIdentity, token: str) -> Manifest:
+    """Return the Secret. It has `data`, since the API server does not track who applied `stringData`."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -1,7 +1,7 @@
-"""What makes Ray keep processes on a worker pod that have imported what workers of a run need.
+"""Let Ray keep idle processes on a worker pod that have imported what workers of a run need.
 
-Of jobs with spare nodes, on all worker pods: any of them may be the spare one. Ray makes an actor of an idle
-process of its node where there is one that was nothing before.
+For jobs with spare nodes this applies to all worker pods, since any of them may be the spare one. Ray turns
+an idle process of a node into an actor if it was never used before.
 """
 
 from rljob_api.spec.rljob import RLJobSpec
@@ -11,18 +11,19 @@ PRELOADED = "rljob_runtime.processes.preloaded"
 
 
 def idle_processes(spec: RLJobSpec) -> int:
-    """Those that may have to move to a node at once: devices, feeder, reward worker, a controller a state.
-    And one that has told its versions, which is not made an actor any more."""
+    """Return the processes that may have to move to a node together: devices, feeder, reward worker, one
+    controller per state. One more has reported its versions and can no longer become an actor."""
     return spec.accelerator.devices_per_node + 3 + len(spec.states)
 
 
 def warm_resources(spec: RLJobSpec) -> dict[str, str]:
-    """What a worker offers to Ray, which starts one process a CPU. Nothing of a run asks for CPUs."""
+    """Return what a worker offers to Ray, which starts one process per CPU. No part of a run requests
+    CPUs."""
     return {"CPU": str(idle_processes(spec))} if spec.accelerator.spare_nodes else {}
 
 
 def warm_environment(spec: RLJobSpec) -> list[Manifest]:
-    """Variables of Ray."""
+    """Return the variables of Ray for warm processes."""
     if not spec.accelerator.spare_nodes:
         return []
     idle = str(idle_processes(spec))

@@ -1,4 +1,4 @@
-"""What a pod sees of the outside: the job, the run's folder, the folder where its node's pods meet.
+"""Volumes of a pod: the job, the run's folder, and the folder that its node's pods share.
 
 Called by `pods`. The user's own volumes come after these.
 """
@@ -11,7 +11,7 @@ from rljob_api.topology.pod_names import (
     DOCK_DIRECTORY,
     RUNS_DIRECTORY,
 )
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.build.names import Manifest, Role, child_name
 from rljob_operator.settings import Settings
 
@@ -19,48 +19,51 @@ CONFIG_VOLUME = "rljob-config"
 RUNS_VOLUME = "rljob-runs"
 DOCK_VOLUME = "rljob-dock"
 NODE_FOLDER = "/dev/shm"
-"""Of the node: a folder for everybody, so that the one which the kubelet makes in it for a job is open to the
-pods' user. Only sockets lie there; the memory itself goes when the processes go."""
+"""Folder of the node that every user can write, so the kubelet's subfolder for a job is open to the pods'
+user. It holds only sockets; the memory itself is freed when the processes end."""
 
 
 def shares_memory(spec: RLJobSpec, settings: Settings) -> bool:
-    """Whether the pods of one node get a folder in common."""
+    """Return whether the pods of one node get a shared folder."""
     return settings.shared_memory == "host-path" and spec.dock.shared_memory != "none"
 
 
 def volumes(
-    spec: RLJobSpec, own: PodTemplate, identity: Identity, settings: Settings, *, role: Role
+    spec: RLJobSpec, user: PodTemplate, identity: JobIdentity, settings: Settings, *, role: Role
 ) -> list[Manifest]:
-    """The pod's volumes."""
-    found: list[Manifest] = []
+    """Return the pod's volumes."""
+    result: list[Manifest] = []
     if role == "head":
-        found.append({"name": CONFIG_VOLUME, **_config(spec, identity)})
+        result.append({"name": CONFIG_VOLUME, **_config(spec, identity)})
     if role != "warehouse":
-        found.append({"name": RUNS_VOLUME, **_runs(spec)})
+        result.append({"name": RUNS_VOLUME, **_runs(spec)})
     if role != "head" and shares_memory(spec, settings):
-        found.append({"name": DOCK_VOLUME, "hostPath": {"path": NODE_FOLDER, "type": "Directory"}})
-    given = [volume.model_dump(by_alias=True, exclude_none=True) for volume in own.volumes]
-    return found + given
+        result.append({"name": DOCK_VOLUME, "hostPath": {"path": NODE_FOLDER, "type": "Directory"}})
+    user_volumes = [volume.model_dump(by_alias=True, exclude_none=True) for volume in user.volumes]
+    return result + user_volumes
 
 
 def mounts(
-    spec: RLJobSpec, own: PodTemplate, identity: Identity, settings: Settings, *, role: Role
+    spec: RLJobSpec, user: PodTemplate, identity: JobIdentity, settings: Settings, *, role: Role
 ) -> list[Manifest]:
-    """Where the container finds them. Of the node's folder it sees the job's own part alone."""
-    found: list[Manifest] = []
+    """Return the mounts of the volumes in the container. Of the node's folder it mounts only the job's
+    subfolder."""
+    result: list[Manifest] = []
     if role == "head":
-        found.append({"name": CONFIG_VOLUME, "mountPath": CONFIG_DIRECTORY, "readOnly": True})
+        result.append({"name": CONFIG_VOLUME, "mountPath": CONFIG_DIRECTORY, "readOnly": True})
     if role != "warehouse":
-        found.append({"name": RUNS_VOLUME, "mountPath": RUNS_DIRECTORY})
+        result.append({"name": RUNS_VOLUME, "mountPath": RUNS_DIRECTORY})
     if role != "head" and shares_memory(spec, settings):
-        part = f"rljob-{identity.uid}"
-        found.append({"name": DOCK_VOLUME, "mountPath": DOCK_DIRECTORY, "subPath": part})
-    given = [mount.model_dump(by_alias=True, exclude_none=True) for mount in own.volume_mounts]
-    return found + given
+        subfolder = f"rljob-{identity.uid}"
+        result.append({"name": DOCK_VOLUME, "mountPath": DOCK_DIRECTORY, "subPath": subfolder})
+    user_mounts = [
+        mount.model_dump(by_alias=True, exclude_none=True) for mount in user.volume_mounts
+    ]
+    return result + user_mounts
 
 
-def _config(spec: RLJobSpec, identity: Identity) -> Manifest:
-    """The job, and beside it the record of a bring-up where one is named."""
+def _config(spec: RLJobSpec, identity: JobIdentity) -> Manifest:
+    """Return the volume with the job, and with the record of a bring-up if one is named."""
     job, record = {"name": child_name(identity)}, spec.accelerator.bring_up
     if record is None:
         return {"configMap": job}

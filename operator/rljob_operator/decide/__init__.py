@@ -1,5 +1,5 @@
-"""What to do next for a job, from what was observed and nothing else: no I/O, no clock.
+"""Decide what to do next for a job, only from what was observed: no I/O, no clock.
 
-In: a `model.Observed`. Out: the job's status and the actions that bring the cluster there. Called by
+In: a `model.Observation`. Out: the job's status and the actions that bring the cluster there. Called by
 `reconcile`.
 """

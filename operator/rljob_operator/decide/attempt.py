@@ -1,14 +1,14 @@
-"""One attempt of a job: wait for its pods, submit it once, look after it, judge its end.
+"""One attempt of a job: wait for its pods, submit it once, supervise it, and evaluate its end.
 
-Used by `decide`. A new attempt is submitted only when the head of the one before is gone, or its driver
-is known to have ended.
+Used by `decide`. A new attempt is submitted only if the head of the previous one is gone, or its driver is
+known to have ended.
 """
 
 from rljob_api.spec.exit_codes import ExitCode
 from rljob_api.spec.guards import AlarmReport
 from rljob_api.spec.lifecycle import FailureReason
 from rljob_api.topology.fewer_replicas import ReplicasReport
-from rljob_operator.decide.chips import hit_by_chips, look_at_chips
+from rljob_operator.decide.chips import handle_chips, hit_by_chips
 from rljob_operator.decide.draft import Draft, condition, holds, rfc3339, unix
 from rljob_operator.decide.elastic import keep_scale
 from rljob_operator.decide.failures import (
@@ -17,8 +17,8 @@ from rljob_operator.decide.failures import (
     backoff_seconds,
     recorded,
 )
-from rljob_operator.decide.model import AskStacks, DeleteCluster, DeletePod, Event, Pod, Submit
-from rljob_operator.decide.readiness import missing_pods, tell_devices, tell_pods
+from rljob_operator.decide.model import AskStacks, DeleteCluster, DeletePod, JobEvent, Pod, Submit
+from rljob_operator.decide.readiness import missing_pods, set_devices, set_pods_ready
 from rljob_operator.decide.turns import leave_line, take_turn
 from rljob_operator.driver.ray_jobs import RayJob
 
@@ -26,43 +26,43 @@ POLL_SECONDS = 5.0
 SUBMITTED_POLL_SECONDS = 1.0
 STARTING_POLL_SECONDS = 15.0
 HEAD_SILENT_SECONDS = 60.0
-"""A head that does not answer for so long is lost."""
+"""A head that does not answer for this long is lost."""
 KILLED = 137
 STUCK_SECONDS = 60.0
-"""A head that is being deleted for so long is on a node that does not answer."""
+"""A head that has been terminating for this long is on a node that does not answer."""
 LOST_SECONDS = 10.0
-"""The same of other pods, which hold nothing that two must not do: beyond the time that each has to end."""
+"""The limit for other pods, of which two may run safely: after the grace period of each."""
 SUSPENDED = "its RayCluster is suspended: Kueue has evicted it"
 NO_STACKS = "its driver gave no answer when it was asked for stacks"
 REASON_CHARACTERS = 850
-"""Of the driver's last lines: a condition has 1000 for them and what is said before."""
+"""Limit for the driver's last lines: a condition has 1000 characters for them and the text before."""
 
 
 def submission_id(uid: str, attempt: int) -> str:
-    """Id of an attempt's Ray job: the same whenever it is submitted again."""
+    """Return the id of an attempt's Ray job: the same whenever it is submitted again."""
     return f"rljob-{uid[:8]}-{attempt}"
 
 
 def attempt_of(submission: str) -> int:
-    """Number of the attempt that a submission is of."""
+    """Return the number of the attempt that a submission belongs to."""
     return int(submission.rpartition("-")[2])
 
 
 def start(draft: Draft) -> None:
-    """Wait for the pods, then submit."""
-    seen, spec, status = draft.seen, draft.seen.spec, draft.status
+    """Wait for the pods, then submit the driver."""
+    observed, spec, status = draft.observed, draft.observed.spec, draft.status
     assert spec is not None and status.ray_cluster is not None
     draft.update(phase="Restarting" if status.attempt else "Starting")
-    draft.set("Running", "False", "Starting", tell=False)
-    tell_devices(draft)
+    draft.set("Running", "False", "Starting", emit=False)
+    set_devices(draft)
     if stuck := _stuck(draft):
         _end_attempt(draft, stuck)
         return
     _forget_lost(draft)
-    look_at_chips(draft, trains=False)
+    handle_chips(draft, trains=False)
     missing = "; ".join(filter(None, (take_turn(draft), missing_pods(draft))))
     if missing:
-        draft.set("ClusterReady", "False", "PodsNotReady", missing, tell=False)
+        draft.set("ClusterReady", "False", "PodsNotReady", missing, emit=False)
         left = draft.left(status.attempt_time, spec.start_deadline_seconds)
         if left is not None and left <= 0:
             limit = spec.start_deadline_seconds
@@ -74,29 +74,29 @@ def start(draft: Draft) -> None:
             return
         draft.requeue_after([left, STARTING_POLL_SECONDS])
         return
-    tell_pods(draft)
+    set_pods_ready(draft)
     pause = backoff_seconds(status.restarts or 0)
-    wait = pause - (draft.now - unix(status.attempt_time or rfc3339(draft.now)))
+    wait = pause - (draft.unix_time - unix(status.attempt_time or rfc3339(draft.unix_time)))
     if wait > 0:
         draft.requeue_after(wait)
         return
     if _older_head_lives(draft):
         draft.requeue_after(POLL_SECONDS)
         return
-    head = seen.head
+    head = observed.head
     assert head is not None, "all pods are ready"
     attempt = status.attempt or 0
-    submission = submission_id(seen.identity.uid, attempt)
+    submission = submission_id(observed.identity.uid, attempt)
     draft.update_cluster(submission_id=submission, head=head.incarnation)
     draft.do(Submit(submission=submission))
     draft.requeue_after(SUBMITTED_POLL_SECONDS)
 
 
 def supervise(draft: Draft) -> None:
-    """Look after the submitted attempt."""
+    """Supervise the submitted attempt."""
     if _leaves(draft):
-        if draft.seen.checkpoint is not None:
-            draft.update(last_checkpoint=draft.seen.checkpoint)
+        if draft.observed.checkpoint is not None:
+            draft.update(last_checkpoint=draft.observed.checkpoint)
         draft.requeue_after(SUBMITTED_POLL_SECONDS)
         return
     lost = _lost(draft)
@@ -104,18 +104,18 @@ def supervise(draft: Draft) -> None:
         _end_attempt(draft, lost)
         return
     _forget_lost(draft)
-    if draft.seen.ray.hiccup:
+    if draft.observed.ray.hiccup:
         draft.requeue_after(POLL_SECONDS)
         return
-    if not draft.seen.ray.reached:
+    if not draft.observed.ray.reached:
         draft.set("ClusterReady", "False", "HeadSilent", "the head does not answer")
         if draft.since("ClusterReady") >= HEAD_SILENT_SECONDS:
             message = f"the head did not answer for {HEAD_SILENT_SECONDS:.0f} s"
             _end_attempt(draft, _head_lost(draft, message))
         draft.requeue_after(POLL_SECONDS)
         return
-    tell_pods(draft)
-    job, cluster = draft.seen.ray.job, draft.status.ray_cluster
+    set_pods_ready(draft)
+    job, cluster = draft.observed.ray.job, draft.status.ray_cluster
     assert cluster is not None and cluster.submission_id is not None
     if job is None and holds(draft.status, "Running"):
         message = "Ray does not know the driver any more: its head has started anew"
@@ -132,10 +132,12 @@ def supervise(draft: Draft) -> None:
 
 
 def _driver_ended(draft: Draft, job: RayJob) -> AttemptFailure:
-    """How the driver failed, and on which node: that of a worker that was killed, else its own."""
+    """Return how the driver failed, and on which node: that of a killed worker, else its own."""
     reason: FailureReason = "DriverFailed"
-    node = draft.seen.head.node if draft.seen.head else None
-    killed = next((pod for pod in draft.seen.of_role("worker") if pod.exit_code == KILLED), None)
+    node = draft.observed.head.node if draft.observed.head else None
+    killed = next(
+        (pod for pod in draft.observed.of_role("worker") if pod.exit_code == KILLED), None
+    )
     if killed is not None:
         reason, node = "WorkerKilled", killed.node
     elif job.status == "STOPPED":
@@ -144,47 +146,49 @@ def _driver_ended(draft: Draft, job: RayJob) -> AttemptFailure:
         reason = "GuardStopped"
     elif job.exit_code == ExitCode.HUNG:
         reason = "Hung"
-    message = _last_lines(draft.seen.log) or job.message or f"Ray says {job.status}"
+    message = _last_lines(draft.observed.log) or job.message or f"Ray says {job.status}"
     return AttemptFailure(
         reason=reason,
         message=message,
         node=node,
         exit_code=job.exit_code,
-        disrupted=hit_by_chips(draft) or any(pod.disrupted for pod in draft.seen.pods),
+        disrupted=hit_by_chips(draft) or any(pod.disrupted for pod in draft.observed.pods),
     )
 
 
 def _last_lines(log: str) -> str:
-    """What a condition has room for: a driver says at its end why it failed."""
-    room, kept = REASON_CHARACTERS, list[str]()
+    """Return as many last lines as fit into a condition, since a driver's last output says why it failed."""
+    room, lines = REASON_CHARACTERS, list[str]()
     for line in reversed(log.splitlines()):
         room -= len(line) + 1
-        if kept and room < 0:
+        if lines and room < 0:
             break
-        kept.append(line)
-    return "\n".join(reversed(kept))
+        lines.append(line)
+    return "\n".join(reversed(lines))
 
 
 def _watch(draft: Draft) -> None:
-    """The driver runs: pass its progress on, find a hang."""
-    seen, spec = draft.seen, draft.seen.spec
+    """Report the progress of a running driver, and detect a hang."""
+    observed, spec = draft.observed, draft.observed.spec
     assert spec is not None
     draft.set("Running", "True", "Running")
     draft.update(phase="Running")
-    tell_devices(draft)
-    if seen.progress is not None and seen.progress != draft.status.progress:
-        moved = draft.status.progress is None or seen.progress.step != draft.status.progress.step
-        draft.update(progress=seen.progress)
+    set_devices(draft)
+    if observed.progress is not None and observed.progress != draft.status.progress:
+        moved = (
+            draft.status.progress is None or observed.progress.step != draft.status.progress.step
+        )
+        draft.update(progress=observed.progress)
         if moved:
-            draft.update(progress_time=rfc3339(draft.now))
-    if seen.checkpoint is not None:
-        draft.update(last_checkpoint=seen.checkpoint)
-    if seen.data_path is not None:
-        draft.update(dock_data_path=seen.data_path)
-    if seen.alarms is not None:
-        _tell_alarms(draft, seen.alarms)
-    if seen.replicas is not None:
-        _tell_replicas(draft, seen.replicas)
+            draft.update(progress_time=rfc3339(draft.unix_time))
+    if observed.checkpoint is not None:
+        draft.update(last_checkpoint=observed.checkpoint)
+    if observed.data_path is not None:
+        draft.update(dock_data_path=observed.data_path)
+    if observed.alarms is not None:
+        _set_alarms(draft, observed.alarms)
+    if observed.replicas is not None:
+        _set_replicas(draft, observed.replicas)
     limit = spec.progress_deadline_seconds
     runs = condition(draft.status, "Running")
     assert runs is not None, "it was set above"
@@ -192,60 +196,60 @@ def _watch(draft: Draft) -> None:
     left = draft.left(since, limit)
     if left is not None and left <= 0:
         name = "progressDeadlineSeconds"
-        message = told_of_deadline(draft, name, f"no step ended within {name}, {limit}")
+        message = deadline_message(draft, name, f"no step ended within {name}, {limit}")
         if message is not None:
             _end_attempt(draft, AttemptFailure(reason="NoProgress", message=message, lost=True))
         return
-    look_at_chips(draft, trains=True)
+    handle_chips(draft, trains=True)
     keep_scale(draft)
-    draft.requeue_after([left, seen.poll_seconds])
+    draft.requeue_after([left, observed.poll_seconds])
 
 
-def told_of_deadline(draft: Draft, deadline: str, message: str) -> str | None:
-    """The message of a deadline that has passed, with what the run was doing and where its stacks are, or the
-    pods that it waited for; None while the driver is asked, which goes with its pods."""
-    job = draft.seen.ray.job
+def deadline_message(draft: Draft, deadline: str, message: str) -> str | None:
+    """Return the message of a passed deadline, with what the run was doing and where its stacks are, or the
+    pods that it waited for. Return None while the driver is asked for them, since it ends with its pods."""
+    job = draft.observed.ray.job
     if job is None or job.status.is_final:
         return "; ".join(filter(None, (message, missing_pods(draft))))
-    if draft.seen.stacks is None:
+    if draft.observed.stacks is None:
         draft.do(AskStacks(deadline=deadline, message=message))
         draft.requeue_after(0.5)
         return None
-    return f"{message}; {draft.seen.stacks or NO_STACKS}"
+    return f"{message}; {draft.observed.stacks or NO_STACKS}"
 
 
-def _tell_alarms(draft: Draft, alarms: tuple[AlarmReport, ...]) -> None:
-    """The run's guards as a condition, from the first alarm on."""
+def _set_alarms(draft: Draft, alarms: tuple[AlarmReport, ...]) -> None:
+    """Set the condition of the run's guards, from the first alarm on."""
     if alarms:
         reason = alarms[-1].name[:1].upper() + alarms[-1].name[1:]
-        told = "; ".join(f"step {alarm.step}: {alarm.message}" for alarm in reversed(alarms))
-        draft.set("GuardAlarm", "True", reason, told)
+        message = "; ".join(f"step {alarm.step}: {alarm.message}" for alarm in reversed(alarms))
+        draft.set("GuardAlarm", "True", reason, message)
     elif holds(draft.status, "GuardAlarm"):
-        draft.set("GuardAlarm", "False", "NoAlarm", tell=False)
+        draft.set("GuardAlarm", "False", "NoAlarm", emit=False)
 
 
-def _tell_replicas(draft: Draft, replicas: ReplicasReport) -> None:
-    """Devices that training goes on without as a condition, from the first one on. The attempt goes on: pods
-    that are missing end none, and steps are made."""
+def _set_replicas(draft: Draft, replicas: ReplicasReport) -> None:
+    """Set the condition of devices that training continues without, from the first one on. The attempt
+    continues: missing pods do not end it, and steps are still made."""
     if replicas.left_out:
         missing = ", ".join(map(str, replicas.left_out))
-        told = (
+        message = (
             f"{replicas.live} of {replicas.wanted} replicas train since step {replicas.step}, without device"
             f"{'s' * (len(replicas.left_out) > 1)} {missing} ({', '.join(replicas.hosts)})"
         )
-        draft.set("FewerReplicas", "True", "DevicesMissing", told)
+        draft.set("FewerReplicas", "True", "DevicesMissing", message)
     elif holds(draft.status, "FewerReplicas"):
-        draft.set("FewerReplicas", "False", "AllReplicasTrain", tell=False)
+        draft.set("FewerReplicas", "False", "AllReplicasTrain", emit=False)
 
 
 def _lost(draft: Draft) -> AttemptFailure | None:
-    """Why the submitted attempt cannot be alive any more, from its pods alone."""
-    seen, cluster = draft.seen, draft.status.ray_cluster
+    """Return why the submitted attempt cannot be running any more, judging only from its pods."""
+    observed, cluster = draft.observed, draft.status.ray_cluster
     assert cluster is not None
-    if seen.cluster is None or seen.cluster.deleting:
+    if observed.cluster is None or observed.cluster.deleting:
         return AttemptFailure(reason="ClusterLost", message="its RayCluster was deleted", lost=True)
-    head = seen.head
-    if head is None and seen.cluster.suspended:
+    head = observed.head
+    if head is None and observed.cluster.suspended:
         return AttemptFailure(reason="HeadLost", message=SUSPENDED, disrupted=True)
     if head is None or head.incarnation != cluster.head:
         message = "the head's container or pod is another one than the driver was started in"
@@ -254,21 +258,23 @@ def _lost(draft: Draft) -> AttemptFailure | None:
 
 
 def _leaves(draft: Draft) -> bool:
-    """Whether somebody deletes the head, whose driver still lives: within the pod's time it leaves a
-    checkpoint, for which it needs the other pods."""
-    seen, cluster, job = draft.seen, draft.status.ray_cluster, draft.seen.ray.job
+    """Return whether the head is being deleted while its driver still runs. Within the pod's grace period the
+    driver saves a checkpoint, for which it needs the other pods."""
+    observed, cluster, job = draft.observed, draft.status.ray_cluster, draft.observed.ray.job
     assert cluster is not None
-    if seen.cluster is None or seen.cluster.deleting or job is None or job.status.is_final:
+    if observed.cluster is None or observed.cluster.deleting or job is None or job.status.is_final:
         return False
-    going = [pod for pod in seen.of_role("head") if pod.incarnation == cluster.head]
-    deleted = any(p.deleting_since is not None and p.deleting_since > draft.now for p in going)
-    return seen.head is None and deleted
+    going = [pod for pod in observed.of_role("head") if pod.incarnation == cluster.head]
+    deleted = any(
+        p.deleting_since is not None and p.deleting_since > draft.unix_time for p in going
+    )
+    return observed.head is None and deleted
 
 
 def _head_lost(draft: Draft, message: str) -> AttemptFailure:
-    """The head is lost, in the pod that is there now or that is going."""
-    heads = draft.seen.of_role("head")
-    pod = draft.seen.head or next(iter(heads), None)
+    """Return the failure of a lost head, with the pod that exists or that is terminating."""
+    heads = draft.observed.of_role("head")
+    pod = draft.observed.head or next(iter(heads), None)
     return AttemptFailure(
         reason="HeadLost",
         message=message,
@@ -280,23 +286,25 @@ def _head_lost(draft: Draft, message: str) -> AttemptFailure:
 
 
 def _forget_lost(draft: Draft) -> None:
-    """Remove workers and warehouses whose node does not answer: KubeRay makes no others while they are there.
-    The run has left them as soon as Ray missed them."""
-    for pod in draft.seen.pods:
+    """Remove workers and warehouses whose node does not answer, since KubeRay does not replace them while
+    they exist. The run stopped using them as soon as Ray detected their loss."""
+    for pod in draft.observed.pods:
         if pod.role == "head" or pod.deleting_since is None:
             continue
-        left = pod.deleting_since + LOST_SECONDS - draft.now
+        left = pod.deleting_since + LOST_SECONDS - draft.unix_time
         if left > 0:
             draft.requeue_after(left)
             continue
         draft.do(DeletePod(pod=pod.name, force=True))
         message = f"pod {pod.name} is replaced: its node {pod.node} does not say that it has ended"
-        draft.events.append(Event(reason="NodeLost", message=message, warning=True))
+        draft.events.append(JobEvent(reason="NodeLost", message=message, warning=True))
 
 
 def _stuck(draft: Draft) -> AttemptFailure | None:
-    """A head whose node does not answer."""
-    pod = next((pod for pod in draft.seen.of_role("head") if _is_stuck(pod, draft.now)), None)
+    """Return the failure of a head whose node does not answer, or None."""
+    pod = next(
+        (pod for pod in draft.observed.of_role("head") if _is_stuck(pod, draft.unix_time)), None
+    )
     if pod is None:
         return None
     return AttemptFailure(
@@ -309,12 +317,12 @@ def _stuck(draft: Draft) -> AttemptFailure | None:
 
 
 def _end_attempt(draft: Draft, failure: AttemptFailure) -> None:
-    """Record the failure; then the next attempt, or the end of the job."""
-    spec, status = draft.seen.spec, draft.status
+    """Record the failure; then start the next attempt, or end the job."""
+    spec, status = draft.observed.spec, draft.status
     assert spec is not None and status.ray_cluster is not None
     attempt, restarts = status.attempt or 0, status.restarts or 0
-    now = rfc3339(draft.now)
-    draft.update(failures=recorded(status.failures, failure, attempt=attempt, time=now))
+    timestamp = rfc3339(draft.unix_time)
+    draft.update(failures=recorded(status.failures, failure, attempt=attempt, time=timestamp))
     action = action_of(failure, spec.failure_policy)
     if action == "FailJob":
         fail(draft, failure.reason, failure.message)
@@ -329,10 +337,10 @@ def _end_attempt(draft: Draft, failure: AttemptFailure) -> None:
         )
         return
     draft.update(
-        attempt=attempt + 1, restarts=restarts + counted, attempt_time=now, phase="Restarting"
+        attempt=attempt + 1, restarts=restarts + counted, attempt_time=timestamp, phase="Restarting"
     )
     draft.set("Running", "False", failure.reason, failure.message)
-    outdated = draft.seen.cluster is not None and draft.seen.cluster.outdated
+    outdated = draft.observed.cluster is not None and draft.observed.cluster.outdated
     if failure.lost or outdated:  # the operator was upgraded: the next attempt has its images
         draft.do(DeleteCluster(cluster=status.ray_cluster.name))
         draft.update(ray_cluster=None)
@@ -342,18 +350,18 @@ def _end_attempt(draft: Draft, failure: AttemptFailure) -> None:
 
 
 def _succeed(draft: Draft) -> None:
-    spec, progress = draft.seen.spec, draft.seen.progress or draft.status.progress
+    spec, progress = draft.observed.spec, draft.observed.progress or draft.status.progress
     assert spec is not None
     stops_early = spec.evaluation is not None and spec.evaluation.early_stop is not None
     if progress is not None:
-        done = {"total_steps": spec.steps, "eta_seconds": 0}
-        if not stops_early:  # the driver may have ended before it was asked about its last step
-            done["step"] = spec.steps
-        draft.update(progress=progress.model_copy(update=done))
-    if draft.seen.checkpoint is not None:
-        draft.update(last_checkpoint=draft.seen.checkpoint)
-    draft.update(phase="Succeeded", completion_time=rfc3339(draft.now))
-    draft.set("Running", "False", "Succeeded", tell=False)
+        changes = {"total_steps": spec.steps, "eta_seconds": 0}
+        if not stops_early:  # the driver may have ended before its last step was read
+            changes["step"] = spec.steps
+        draft.update(progress=progress.model_copy(update=changes))
+    if draft.observed.checkpoint is not None:
+        draft.update(last_checkpoint=draft.observed.checkpoint)
+    draft.update(phase="Succeeded", completion_time=rfc3339(draft.unix_time))
+    draft.set("Running", "False", "Succeeded", emit=False)
     message = "every step is done"
     if stops_early:
         message += ", or evaluations stopped getting better"
@@ -362,21 +370,22 @@ def _succeed(draft: Draft) -> None:
 
 
 def fail(draft: Draft, reason: str, message: str) -> None:
-    """The job has failed for good; nothing more is made for it."""
+    """Fail the job permanently; nothing more is created for it."""
     draft.actions.clear()
-    draft.update(phase="Failed", completion_time=rfc3339(draft.now))
-    draft.set("Running", "False", reason, tell=False)
+    draft.update(phase="Failed", completion_time=rfc3339(draft.unix_time))
+    draft.set("Running", "False", reason, emit=False)
     leave_line(draft, "Ended")
     draft.set("Failed", "True", reason, message)
     draft.requeue_after(0.5)
 
 
 def _older_head_lives(draft: Draft) -> bool:
-    """Whether the head of an earlier cluster may still run a driver."""
+    """Return whether the head of an earlier cluster may still run a driver."""
     return any(
-        pod.role == "head" and not _is_stuck(pod, draft.now) for pod in draft.seen.older_pods
+        pod.role == "head" and not _is_stuck(pod, draft.unix_time)
+        for pod in draft.observed.older_pods
     )
 
 
-def _is_stuck(pod: Pod, now: float) -> bool:
-    return pod.deleting_since is not None and now - pod.deleting_since >= STUCK_SECONDS
+def _is_stuck(pod: Pod, unix_time: float) -> bool:
+    return pod.deleting_since is not None and unix_time - pod.deleting_since >= STUCK_SECONDS

@@ -1,7 +1,7 @@
-"""A decision in the making: the status as it will be, conditions with their times, events, actions.
+"""A decision in progress: the new status, conditions with their times, events, and actions.
 
-Used by `decide` alone. A condition that stays as it is keeps its time, so that deciding twice about the
-same world gives the same status; a condition whose status or reason changes is an event as well.
+Used only by `decide`. An unchanged condition keeps its time, so deciding twice about the same observation
+gives the same status. A condition whose status or reason changes is also an event.
 """
 
 from collections.abc import Iterable
@@ -14,9 +14,9 @@ from rljob_api.topology.devices import pods
 from rljob_operator.decide.model import (
     Action,
     Decision,
-    Event,
+    JobEvent,
     MakeChildren,
-    Observed,
+    Observation,
     ReleaseWorkers,
 )
 
@@ -26,40 +26,41 @@ ConditionStatus = Literal["True", "False", "Unknown"]
 
 
 def rfc3339(seconds: float) -> str:
-    """A time as Kubernetes writes it. seconds: unix."""
+    """Return a time in Kubernetes' format. seconds: unix."""
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def unix(text: str) -> float:
-    """Unix seconds of a time as Kubernetes writes it."""
+    """Return the unix seconds of a time in Kubernetes' format."""
     return datetime.fromisoformat(text).timestamp()
 
 
 def condition(status: RLJobStatus, kind: str) -> Condition | None:
-    """The condition of this type."""
-    return next((found for found in status.conditions if found.type == kind), None)
+    """Return the condition of this type, or None."""
+    return next((candidate for candidate in status.conditions if candidate.type == kind), None)
 
 
 def holds(status: RLJobStatus, kind: str) -> bool:
-    """Whether the condition of this type is True."""
-    found = condition(status, kind)
-    return found is not None and found.status == "True"
+    """Return whether the condition of this type is True."""
+    match = condition(status, kind)
+    return match is not None and match.status == "True"
 
 
 @dataclass(slots=True)
 class Draft:
-    """Collects what a decision will say. seen: the world; now: unix seconds."""
+    """Collects the parts of a decision. observed: the state of the job; unix_time: seconds. requeue_seconds:
+    seconds until the next pass."""
 
-    seen: Observed
-    now: float
+    observed: Observation
+    unix_time: float
     status: RLJobStatus = field(init=False)
     actions: list[Action] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    again: float | None = None
+    events: list[JobEvent] = field(default_factory=list)
+    requeue_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        self.status = self.seen.status.model_copy(
-            update={"observed_generation": self.seen.identity.generation}
+        self.status = self.observed.status.model_copy(
+            update={"observed_generation": self.observed.identity.generation}
         )
 
     def update(self, **fields: Any) -> None:
@@ -79,37 +80,39 @@ class Draft:
         reason: str,
         message: str = "",
         *,
-        tell: bool = True,
+        emit: bool = True,
     ) -> None:
-        """Set a condition. tell: whether a change of status or reason is an event."""
+        """Set a condition. emit: whether a change of status or reason is an event."""
         message = message[:MESSAGE_CHARACTERS]
         old = condition(self.status, kind)
         changed = old is None or (old.status, old.reason) != (status, reason)
-        kept = old.last_transition_time if old and old.status == status else rfc3339(self.now)
+        transition_time = (
+            old.last_transition_time if old and old.status == status else rfc3339(self.unix_time)
+        )
         new = Condition(
             type=kind,
             status=status,
             reason=reason,
             message=message,
-            last_transition_time=kept,
-            observed_generation=self.seen.identity.generation,
+            last_transition_time=transition_time,
+            observed_generation=self.observed.identity.generation,
         )
-        others = [found for found in self.status.conditions if found.type != kind]
-        self.update(conditions=sorted([*others, new], key=lambda found: found.type))
-        if changed and tell:
+        others = [other for other in self.status.conditions if other.type != kind]
+        self.update(conditions=sorted([*others, new], key=lambda other: other.type))
+        if changed and emit:
             bad = kind == "Failed" or (kind, status) in BAD_NEWS
-            self.events.append(Event(reason=reason, message=message or reason, warning=bad))
+            self.events.append(JobEvent(reason=reason, message=message or reason, warning=bad))
 
     def since(self, kind: str) -> float:
-        """Seconds since the condition has its present status; 0 where it is not set."""
-        found = condition(self.status, kind)
-        return max(0.0, self.now - unix(found.last_transition_time)) if found else 0.0
+        """Return the seconds since the condition got its current status; 0 if it is not set."""
+        match = condition(self.status, kind)
+        return max(0.0, self.unix_time - unix(match.last_transition_time)) if match else 0.0
 
     def left(self, since: str | None, limit: int | None) -> float | None:
-        """Seconds until a deadline `limit` seconds after `since`; None without one."""
+        """Return the seconds until a deadline `limit` seconds after `since`; None without one."""
         if since is None or limit is None:
             return None
-        return limit - (self.now - unix(since))
+        return limit - (self.unix_time - unix(since))
 
     def do(self, *actions: Action) -> None:
         """Add actions, each once."""
@@ -118,31 +121,31 @@ class Draft:
     def make(
         self, cluster: str, *, workers: int | None = None, leaving: tuple[str, ...] = ()
     ) -> None:
-        """Apply the job's children; worker pods that are made from now on keep off nodes with a bad chip."""
-        avoid = self.seen.faulty_nodes
+        """Apply the job's children; worker pods that are created from now on avoid nodes with a bad chip."""
+        avoid = self.observed.faulty_nodes
         self.do(MakeChildren(cluster=cluster, workers=workers, leaving=leaving, avoid=avoid))
 
     def make_again(self) -> None:
-        """The same of the present cluster, which keeps its pods."""
-        assert self.seen.cluster is not None and self.seen.spec is not None
+        """Apply the children of the current cluster again, which keeps its pods."""
+        assert self.observed.cluster is not None and self.observed.spec is not None
         if holds(self.status, "Held"):
-            self.do(ReleaseWorkers(cluster=self.seen.cluster.name))
+            self.do(ReleaseWorkers(cluster=self.observed.cluster.name))
             return
-        have, wanted = self.seen.cluster.workers, pods(self.seen.spec)
-        more = have > wanted.worker + wanted.spare  # a pod goes after its devices
-        self.make(self.seen.cluster.name, workers=have if more else None)
+        have, needed = self.observed.cluster.workers, pods(self.observed.spec)
+        more = have > needed.worker + needed.spare  # a pod is removed after its devices
+        self.make(self.observed.cluster.name, workers=have if more else None)
 
     def requeue_after(self, seconds: Iterable[float | None] | float) -> None:
-        """Come back after so many seconds at the latest."""
+        """Request the next pass after this many seconds at the latest."""
         times = [seconds] if isinstance(seconds, (int, float)) else list(seconds)
-        wanted = [max(0.5, time) for time in [*times, self.again] if time is not None]
-        self.again = min(wanted, default=None)
+        delays = [max(0.5, time) for time in [*times, self.requeue_seconds] if time is not None]
+        self.requeue_seconds = min(delays, default=None)
 
     def decision(self) -> Decision:
-        """What was collected."""
+        """Return the collected decision."""
         return Decision(
             status=self.status,
             actions=tuple(self.actions),
             events=tuple(self.events),
-            again=self.again,
+            requeue_seconds=self.requeue_seconds,
         )

@@ -1,4 +1,4 @@
-"""What follows the failure of an attempt: which rule of the policy matches, whether it counts.
+"""Evaluate the failure of an attempt: which rule of the policy matches, and whether it counts.
 
 Pure; used by `decide`.
 """
@@ -11,8 +11,8 @@ from rljob_api.spec.exit_codes import ExitCode
 from rljob_api.spec.lifecycle import FailurePolicy, FailureReason, FailureRule
 from rljob_api.spec.status import Failure
 
-"""The runtime's exit codes for a job that it refuses and for one that a guard stopped, where trying again
-changes nothing, and for one in which a deadline passed."""
+"""The runtime has exit codes for a job that it refuses and one that a guard stopped, where a retry changes
+nothing, and for one in which a deadline passed."""
 KEPT_FAILURES = 10
 FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS = 5.0, 300.0
 
@@ -21,8 +21,8 @@ Action = Literal["FailJob", "Restart", "Ignore"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailure:
-    """Why an attempt ended. lost: its cluster cannot be used again. disrupted: by the cluster itself
-    (eviction, drain, a chip that broke), which the user did nothing for."""
+    """Why an attempt ended. lost: its cluster cannot be used again. disrupted: the cluster caused it
+    (eviction, drain, a broken chip), not the user."""
 
     reason: FailureReason
     message: str
@@ -33,8 +33,8 @@ class AttemptFailure:
 
 
 def action_of(failure: AttemptFailure, policy: FailurePolicy | None) -> Action:
-    """The first matching rule's action; without one, disruptions do not count, and a job that is refused or
-    that a guard stopped fails."""
+    """Return the first matching rule's action. Without one, disruptions do not count, and a job that is
+    refused or that a guard stopped fails."""
     for rule in policy.rules if policy else ():
         if _matches(rule, failure):
             return rule.action
@@ -44,7 +44,7 @@ def action_of(failure: AttemptFailure, policy: FailurePolicy | None) -> Action:
 
 
 def backoff_seconds(restarts: int) -> float:
-    """Pause before an attempt after so many counted restarts: 0, 5, 10, 20 … 300."""
+    """Return the pause before an attempt after this many counted restarts: 0, 5, 10, 20 … 300."""
     if restarts == 0:
         return 0.0
     return float(min(LAST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** min(restarts - 1, 10)))
@@ -53,7 +53,7 @@ def backoff_seconds(restarts: int) -> float:
 def recorded(
     failures: Sequence[Failure], failure: AttemptFailure, *, attempt: int, time: str
 ) -> list[Failure]:
-    """The last failures with this one at the end."""
+    """Return the last failures with this one at the end."""
     new = Failure(
         attempt=attempt,
         reason=failure.reason,

@@ -1,6 +1,6 @@
-"""What the operator sees of one RLJob, and what it may do about it. Plain data.
+"""What the operator observes of one RLJob, and the actions that it may take. Plain data.
 
-`observe` fills `Observed`, `decide` answers with a `Decision`, `apply` carries it out.
+`observe` fills an `Observation`, `decide` returns a `Decision`, and `apply` carries it out.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.status import LastCheckpoint, Progress, RLJobStatus
 from rljob_api.topology.elastic import RolloutReport
 from rljob_api.topology.fewer_replicas import ReplicasReport
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.driver.ray_jobs import RayJob
 from rljob_operator.watch.fault_reports import ChipFault
 
@@ -21,12 +21,12 @@ Role = Literal["head", "worker", "warehouse"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """One pod of the job. incarnation: of the Ray container, another after each restart in place.
+    """One pod of the job. incarnation: of the Ray container, which changes after each restart in place.
 
-    deleting_since: unix seconds, None while nobody deletes it. problem: why it does not run, as
-    Kubernetes says it. disrupted: evicted, preempted or drained, which is nobody's fault. created: unix
-    seconds. chips: as `Ascend910-3`; () where nobody says which it has. no_room: the scheduler found no node
-    for it. moved: when it got a node, or was first refused one; unix seconds.
+    deleting_since: unix seconds, None while it is not being deleted. problem: why it does not run, in
+    Kubernetes' words. disrupted: evicted, preempted or drained, not failed. created: unix seconds. chips: as
+    `Ascend910-3`; () if they are unknown. no_room: the scheduler found no node for it. moved: when it got a
+    node, or was first refused one; unix seconds.
     """
 
     name: str
@@ -47,9 +47,9 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The RayCluster. workers: worker pods that it asks for. refusal: what KubeRay or the quota says
-    against its pods. outdated: its images are not those that this operator would give it. avoided: nodes that
-    its next worker pods keep off. suspended: Kueue, whose workload it is, takes its pods away."""
+    """The RayCluster. workers: worker pods that it requests. refusal: why KubeRay or the quota refuses its
+    pods. outdated: its images are not those that this operator would use. avoided: nodes that its next worker
+    pods avoid. suspended: Kueue, whose workload it is, removes its pods."""
 
     name: str
     uid: str
@@ -63,9 +63,8 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayAnswer:
-    """What Ray says of the present attempt's submission. reached: False while the head does not answer;
-    job: None where Ray does not know the submission. hiccup: it was not reached, but
-    not for long yet."""
+    """Ray's answer about the current attempt's submission. reached: False while the head does not answer;
+    job: None if Ray does not know the submission. hiccup: it was not reached, but only for a short time."""
 
     reached: bool
     job: RayJob | None = None
@@ -74,11 +73,10 @@ class RayAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What Kueue says of the job. told: why it is not admitted, in Kueue's words. cluster_queue: that
-    admitted it. reserved: it holds quota. evicted: why it is to give that back, "" while it is not. finished:
-    Kueue looks at it no more. outdated: the job asks for something else by now. pods_ready: what Kueue was
-    told, None before. workers: worker pods that it holds quota for; wanted: those that the job asks for.
-    """
+    """Kueue's view of the job. message: why it is not admitted, in Kueue's words. cluster_queue: the queue
+    that admitted it. reserved: it holds quota. evicted: why it must return its quota, "" otherwise. finished:
+    Kueue ignores it. outdated: the job's request has changed. pods_ready: as last reported to Kueue, None
+    before. workers: worker pods that it holds quota for; requested: those that the job requests."""
 
     name: str
     deleting: bool = False
@@ -87,58 +85,58 @@ class Workload:
     evicted: str = ""
     finished: bool = False
     outdated: bool = False
-    told: str = ""
+    message: str = ""
     cluster_queue: str = ""
     pods_ready: bool | None = None
     workers: int = 0
-    wanted: int = 0
+    requested: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What jobs that want the same devices are to know of each other.
+class DeviceClaim:
+    """What jobs that compete for the same devices need to know about each other.
 
-    resource: of the devices. place: in line; the smaller is before. wanted: worker pods that it needs; bound:
-    those of them with a node. devices: of all its worker pods on nodes. waits: it has not got all pods yet,
-    and Kubernetes' own scheduler places them. held: it gave its pods back. refused: a worker pod found no
-    room. asked: when it last asked for its pods, moved: when one of them last got a node or was first refused
-    one, stepped_back: when it last let others try; unix seconds.
+    resource: of the devices. position: in line; smaller is earlier. needed: worker pods that it needs; bound:
+    those of them with a node. devices: of all its worker pods on nodes. waits: it does not have all pods yet,
+    and Kubernetes' own scheduler places them. is_held: it released its pods. refused: a worker pod found no
+    room. requested_at: when it last requested its pods; moved: when one of them last got a node or was first
+    refused one; stepped_back: when it last let others try; unix seconds.
     """
 
     namespace: str
     name: str
     resource: str
-    place: tuple[str, float, str]
-    wanted: int
+    position: tuple[str, float, str]
+    needed: int
     bound: int
     devices_per_pod: int
     devices: int
     waits: bool
-    held: bool
+    is_held: bool
     refused: bool
-    asked: float
+    requested_at: float
     moved: float
     stepped_back: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """One RLJob and all that belongs to it, as last seen.
+class Observation:
+    """One RLJob and everything that belongs to it, as last observed.
 
-    spec: None where `problems` say why; of a job that Kueue admitted, as the admitted pods allow. status: as
+    spec: None if `problems` say why; for a job that Kueue admitted, as the admitted pods allow. status: as
     stored. cluster: the one named in status, if it exists, with its `pods`; older: the job's other
     RayClusters, with `older_pods`. log: the driver's last lines, once it has failed. alarms: of its guards,
-    None where it was not asked. replicas: that train, where they may be fewer. poll_seconds: how often a
-    running job is asked about. stop_seconds: how long a run that was told to stop may take for its
-    checkpoint. stacks: what the driver said when the pass before
-    asked it for its stacks, "" where it gave no answer; None where it was not asked. refused: why the API
-    server, or the operator, did not do what the pass before decided. faults: of chips on
-    nodes of the job's pods, None where nobody reads the reports; faulty_nodes: all nodes with a chip that
-    warns or stops. rivals: other jobs that want the same devices, where it lacks some. queued: whether it
-    runs only while Kueue has admitted its Workload. workload: as it is, None where there is none.
+    None if they were not read. replicas: that train, if they may be fewer. poll_seconds: how often a running
+    job is polled. stop_seconds: how long a stopping run may take for its checkpoint.
+
+    stacks: the driver's answer when the previous pass requested its stacks, "" without an answer; None if not
+    requested. refused: why the API server, or the operator, did not carry out the previous decision. faults:
+    of chips on nodes of the job's pods, None if reports are not read; faulty_nodes: all nodes with a chip
+    that warns or stops. rivals: other jobs that compete for the same devices, if it lacks some. queued: it
+    runs only while Kueue has admitted its Workload. workload: None if there is none.
     """
 
-    identity: Identity
+    identity: JobIdentity
     created: float
     deleting: bool
     spec: RLJobSpec | None
@@ -160,19 +158,19 @@ class Observed:
     refused: str = ""
     faults: tuple[ChipFault, ...] | None = None
     faulty_nodes: tuple[str, ...] = ()
-    rivals: tuple[Claim, ...] = ()
+    rivals: tuple[DeviceClaim, ...] = ()
     queued: bool = False
     workload: Workload | None = None
     poll_seconds: float = 5.0
     stop_seconds: float = 600.0
 
     def of_role(self, role: Role) -> list[Pod]:
-        """The present cluster's pods of one role."""
+        """Return the current cluster's pods of one role."""
         return [pod for pod in self.pods if pod.role == role]
 
     @property
     def head(self) -> Pod | None:
-        """The head that is not being deleted."""
+        """Return the head that is not being deleted."""
         return next((p for p in self.of_role("head") if p.deleting_since is None), None)
 
 
@@ -180,8 +178,9 @@ class Observed:
 class MakeChildren:
     """Apply the job's children; the RayCluster under this name.
 
-    workers: worker pods in place of the spec's number. leaving: those that go, where they become fewer.
-    avoid: nodes that worker pods made from now on keep off."""
+    workers: worker pods instead of the spec's number. leaving: those that are removed if they become fewer.
+    avoid: nodes that worker pods created from now on avoid.
+    """
 
     cluster: str
     workers: int | None = None
@@ -198,8 +197,8 @@ class DeleteCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletePod:
-    """Delete a pod of the present cluster, for which KubeRay makes another. force: although its node does not
-    say that it has ended."""
+    """Delete a pod of the current cluster, which KubeRay replaces. force: even if its node does not confirm
+    that it has ended."""
 
     pod: str
     force: bool = False
@@ -207,41 +206,41 @@ class DeletePod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseWorkers:
-    """Keep the head for its logs, give the devices back."""
+    """Keep the head for its logs, release the devices."""
 
     cluster: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
-    """Start the attempt's driver, once."""
+    """Start the attempt's driver once."""
 
     submission: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleRollout:
-    """Tell the driver how many devices shall generate."""
+    """Set how many devices the driver lets generate."""
 
     rollout: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskCheckpoint:
-    """Tell the driver to save after the step that is under way."""
+    """Request a checkpoint from the driver after the current step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopSubmission:
-    """Ask the driver to checkpoint and end."""
+    """Stop the driver with a checkpoint."""
 
     submission: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskStacks:
-    """Let the driver write everybody's stacks before it is ended for a deadline; the next pass has its
-    answer."""
+    """Let the driver write the stacks of all processes before it is ended for a deadline; the next pass has
+    its answer."""
 
     deadline: str
     message: str
@@ -249,23 +248,23 @@ class AskStacks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeWorkload:
-    """Ask Kueue for the job's pods, or for what it asks for by now."""
+    """Request the job's pods from Kueue, or its changed request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteWorkload:
-    """Ask Kueue for nothing any more."""
+    """Withdraw the job's request from Kueue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseQuota:
-    """Tell Kueue that the pods of an evicted job are gone."""
+    """Report to Kueue that the pods of an evicted job are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellPods:
-    """Tell Kueue whether all pods are ready, and how many worker pods are still needed where those are fewer
-    than it holds quota for."""
+    """Report to Kueue whether all pods are ready, and how many worker pods are still needed if those are
+    fewer than it holds quota for."""
 
     ready: bool
     workers: int | None = None
@@ -273,7 +272,7 @@ class TellPods:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishWorkload:
-    """Tell Kueue that the job has ended and holds no devices."""
+    """Report to Kueue that the job has ended and holds no devices."""
 
     succeeded: bool
     message: str
@@ -304,7 +303,7 @@ Action = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class JobEvent:
     """A Kubernetes event about the job."""
 
     reason: str
@@ -316,10 +315,10 @@ class Event:
 class Decision:
     """What to do, in order: `status` first (it names what the actions will do), then `actions`.
 
-    again: seconds until the job must be looked at although nothing changes; None never.
+    requeue_seconds: seconds until the next pass if nothing changes; None for none.
     """
 
     status: RLJobStatus
     actions: tuple[Action, ...] = ()
-    events: tuple[Event, ...] = ()
-    again: float | None = None
+    events: tuple[JobEvent, ...] = ()
+    requeue_seconds: float | None = None

@@ -1,4 +1,4 @@
-"""How a job gives its pods back without losing a step: a checkpoint, then the end of driver and RayCluster.
+"""Release a job's pods without losing a step: save a checkpoint, then end driver and RayCluster.
 
 Used by `decide` for a suspension and a job's end, and by `admission` for an eviction.
 """
@@ -9,13 +9,13 @@ from rljob_operator.decide.model import DeleteCluster, StopSubmission
 
 
 def release_pods(draft: Draft, reason: str) -> bool:
-    """Checkpoint, stop, delete the RayCluster; True once the job holds no pods."""
-    seen, cluster = draft.seen, draft.status.ray_cluster
-    if cluster is None and not seen.pods and not seen.older_pods:
+    """Save a checkpoint, stop, and delete the RayCluster; return True once the job holds no pods."""
+    observed, cluster = draft.observed, draft.status.ray_cluster
+    if cluster is None and not observed.pods and not observed.older_pods:
         return True
     draft.requeue_after(POLL_SECONDS)
-    if seen.checkpoint is not None:  # while its driver lives: afterwards nobody tells
-        draft.update(last_checkpoint=seen.checkpoint)
+    if observed.checkpoint is not None:  # only a running driver reports it
+        draft.update(last_checkpoint=observed.checkpoint)
     if cluster is None or stop(draft, reason):
         return False
     draft.do(DeleteCluster(cluster=cluster.name))
@@ -24,15 +24,15 @@ def release_pods(draft: Draft, reason: str) -> bool:
 
 
 def stop(draft: Draft, reason: str) -> bool:
-    """Ask the driver to leave a checkpoint and end; False once it has, or has had `stop_seconds`."""
-    if draft.seen.ray.hiccup:
+    """Ask the driver to save a checkpoint and end; return False once it has, or after `stop_seconds`."""
+    if draft.observed.ray.hiccup:
         return True
-    job, cluster = draft.seen.ray.job, draft.status.ray_cluster
+    job, cluster = draft.observed.ray.job, draft.status.ray_cluster
     if cluster is None or cluster.submission_id is None or job is None or job.status.is_final:
         return False
     draft.set("Stopping", "True", reason, "leaving a checkpoint")
-    draft.set("Running", "False", reason, tell=False)
-    if draft.since("Stopping") >= draft.seen.stop_seconds:
+    draft.set("Running", "False", reason, emit=False)
+    if draft.since("Stopping") >= draft.observed.stop_seconds:
         return False
     draft.do(StopSubmission(submission=cluster.submission_id))
     return True

@@ -1,4 +1,4 @@
-"""What a running driver says of itself: a small JSON document that it serves beside Ray's dashboard.
+"""The status of a running driver: a small JSON document that it serves next to Ray's dashboard.
 
 Called by `reconcile`; the other side is the runtime's `status_server`.
 """
@@ -21,15 +21,15 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 3.0
 STACKS_SECONDS = 15.0
-"""A driver waits 3 s for its processes' stacks and 8 s for their copies."""
+"""Timeout for stacks: a driver waits 3 s for its processes' stacks and 8 s for their copies."""
 STACKS_CHARACTERS = 750
-"""Of the answer: a condition has 1000 for it and what is said before."""
+"""Limit for the answer: a condition has 1000 characters for it and the text before."""
 RETRY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The driver's last word. alarms: that are raised now."""
+    """The driver's last report. alarms: those that are currently raised."""
 
     progress: Progress | None
     checkpoint: LastCheckpoint | None
@@ -53,7 +53,7 @@ class _Stacks(BaseModel):
 
 
 async def ask_driver(session: aiohttp.ClientSession, url: str, token: str) -> Report | None:
-    """The driver's report; None while it has none or does not answer."""
+    """Return the driver's report, or None while it has none or does not answer."""
     try:
         async with session.get(
             f"{url}/status",
@@ -63,22 +63,22 @@ async def ask_driver(session: aiohttp.ClientSession, url: str, token: str) -> Re
         ) as answer:
             if answer.status != 200:
                 return None
-            found = _Document.model_validate(await json_of(answer), by_alias=True)
+            document = _Document.model_validate(await json_of(answer), by_alias=True)
     except (aiohttp.ClientError, TimeoutError, ValueError, ValidationError):
         return None
     return Report(
-        progress=found.progress,
-        checkpoint=found.checkpoint,
-        rollout=found.rollout,
-        dock_data_path=found.dock_data_path,
-        alarms=tuple(found.alarms),
-        replicas=found.replicas,
+        progress=document.progress,
+        checkpoint=document.checkpoint,
+        rollout=document.rollout,
+        dock_data_path=document.dock_data_path,
+        alarms=tuple(document.alarms),
+        replicas=document.replicas,
     )
 
 
 async def scale_driver(session: aiohttp.ClientSession, url: str, token: str, rollout: int) -> None:
-    """Tell the driver how many devices shall generate. A refusal is logged: the driver goes on with
-    the devices that it has. Raises Unreachable."""
+    """Set how many devices the driver lets generate. A refusal is logged: the driver continues with the
+    devices that it has. Raises Unreachable."""
     try:
         async with session.put(
             f"{url}/scale",
@@ -98,8 +98,8 @@ async def scale_driver(session: aiohttp.ClientSession, url: str, token: str, rol
 
 
 async def ask_checkpoint(session: aiohttp.ClientSession, url: str, token: str) -> None:
-    """Tell the driver to save after the step that is under way; its report has the checkpoint once it is
-    there. A request that fails is logged: the next pass asks again."""
+    """Request a checkpoint after the current step; the driver's report has it once it is saved. A failed
+    request is logged: the next pass repeats it."""
     try:
         async with session.post(
             f"{url}/checkpoint",
@@ -116,8 +116,8 @@ async def ask_checkpoint(session: aiohttp.ClientSession, url: str, token: str) -
 async def ask_stacks(
     session: aiohttp.ClientSession, url: str, token: str, *, deadline: str, message: str
 ) -> str:
-    """Let the driver write everybody's stacks; what it was doing and where they are, in a line. "" where it
-    does not answer."""
+    """Let the driver write the stacks of all processes. Return one line with what it was doing and where they
+    are, "" if it does not answer."""
     try:
         async with session.post(
             f"{url}/stacks",
@@ -128,7 +128,7 @@ async def ask_stacks(
         ) as answer:
             if answer.status != 200:
                 return ""
-            told = _Stacks.model_validate(await json_of(answer)).told
+            text = _Stacks.model_validate(await json_of(answer)).told
     except (aiohttp.ClientError, TimeoutError, ValueError, ValidationError):
         return ""
-    return " ".join(told.split())[:STACKS_CHARACTERS]
+    return " ".join(text.split())[:STACKS_CHARACTERS]

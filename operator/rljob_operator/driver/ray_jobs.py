@@ -1,7 +1,7 @@
-"""Ray's Jobs REST API of one cluster: submit once, ask, stop, read the end of the log.
+"""Ray's Jobs REST API of one cluster: submit once, query, stop, and read the end of the log.
 
-Called by `observe` and `apply`. Ray refuses to use a submission id twice, which is what makes submitting
-safe to repeat: whenever it is unknown whether a submission arrived, the id is asked for first.
+Called by `observe` and `apply`. Ray refuses to use a submission id twice, which makes submitting safe to
+repeat. If it is unknown whether a submission arrived, the id is queried first.
 """
 
 import re
@@ -29,16 +29,16 @@ TOTAL_SECONDS = 5.0
 RETRY_SECONDS = 2.0
 LOG_TAIL_BYTES = 64 * 1024
 LINES_READ = 400
-"""Of which those that the driver itself wrote are looked for."""
+"""Lines that are read to find those that the driver itself wrote."""
 OF_RAYLETS = re.compile(
     r"\(raylet[,)]|\s+\[state-dump\]|\s+\[\d{4}-\d\d-\d\d [\d:,]+ \w [\d ]+\] \(raylet\) "
 )
-"""When a node goes, Ray prints pages of its raylet's log into every driver's output."""
+"""When a node is lost, Ray prints pages of its raylet's log into every driver's output."""
 MESSAGE_CHARACTERS = 500
 
 
 class RayJobStatus(StrEnum):
-    """Ray's own words for the state of a submission."""
+    """Ray's own names for the state of a submission."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -48,11 +48,12 @@ class RayJobStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
+        """Return whether the submission has ended."""
         return self in (RayJobStatus.STOPPED, RayJobStatus.SUCCEEDED, RayJobStatus.FAILED)
 
 
-class Submitted(StrEnum):
-    """How a submission went."""
+class SubmissionResult(StrEnum):
+    """The result of a submission."""
 
     NOW = "now"
     EARLIER = "earlier"
@@ -60,7 +61,7 @@ class Submitted(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayJob:
-    """What Ray says of a submission. exit_code: the driver's, once it ended. node_id: where it runs."""
+    """A submission as Ray describes it. exit_code: the driver's, once it ended. node_id: where it runs."""
 
     status: RayJobStatus
     message: str = ""
@@ -69,7 +70,7 @@ class RayJob:
 
 
 class RayMetrics(Protocol):
-    """What each request is reported to."""
+    """Receives a report of each request."""
 
     def ray_call(self, verb: str, code: str, seconds: float) -> None: ...
 
@@ -91,10 +92,10 @@ class RayJobs:
         entrypoint: str,
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
-    ) -> Submitted:
+    ) -> SubmissionResult:
         """Start the job unless it was started before. env: shown in Ray's dashboard, so no secrets.
 
-        Raises Unreachable where it stays unknown whether it started: call again, with the same id.
+        Raises Unreachable if it is unknown whether it started: call again, with the same id.
         """
         body = {
             "submission_id": submission_id,
@@ -104,43 +105,43 @@ class RayJobs:
         }
         try:
             async with self._request("submit", "POST", "/api/jobs/", json=body):
-                return Submitted.NOW
+                return SubmissionResult.NOW
         except (Temporary, Invalid):
             # Ray says "already exists" with 400 or 500; a lost answer may have been a success.
             if await self.job(submission_id) is None:
                 raise
-            return Submitted.EARLIER
+            return SubmissionResult.EARLIER
 
     async def job(self, submission_id: str) -> RayJob | None:
-        """What Ray knows of the submission; None where it knows nothing of it."""
+        """Return the submission, or None if Ray does not know it."""
         try:
             async with self._request("status", "GET", f"/api/jobs/{submission_id}") as answer:
-                found: dict[str, Any] = await json_of(answer)
+                document: dict[str, Any] = await json_of(answer)
         except NotFound:
             return None
         return RayJob(
-            status=RayJobStatus(found["status"]),
-            message=_shortened(found.get("message") or ""),
-            exit_code=found.get("driver_exit_code"),
-            node_id=found.get("driver_node_id"),
+            status=RayJobStatus(document["status"]),
+            message=_shortened(document.get("message") or ""),
+            exit_code=document.get("driver_exit_code"),
+            node_id=document.get("driver_node_id"),
         )
 
     async def status(self, submission_id: str) -> RayJobStatus | None:
-        """State of the submission; None where Ray does not know it."""
+        """Return the state of the submission, or None if Ray does not know it."""
         job = await self.job(submission_id)
         return None if job is None else job.status
 
     async def stop(self, submission_id: str) -> bool:
-        """Ask the job to end, without waiting for it; False where Ray does not know it."""
+        """Request the end of the job, without waiting for it; return False if Ray does not know it."""
         return await self._act("stop", "POST", f"/api/jobs/{submission_id}/stop")
 
     async def delete(self, submission_id: str) -> bool:
-        """Make Ray forget a job that ended; False where it does not know it."""
+        """Delete an ended job from Ray's records; return False if Ray does not know it."""
         return await self._act("delete", "DELETE", f"/api/jobs/{submission_id}")
 
     async def log_tail(self, submission_id: str, *, lines: int) -> str:
-        """The driver's last lines, within 64 KiB of output; "" where there is none yet. What Ray adds of
-        lost nodes' logs is left out."""
+        """Return the driver's last lines, within 64 KiB of output; "" if there is none yet. Logs of lost
+        nodes, which Ray adds, are left out."""
         job = await self.job(submission_id)
         if job is None or job.node_id is None:
             return ""
@@ -155,8 +156,8 @@ class RayJobs:
         async with self._request("logs", "GET", "/api/v0/logs/file", params=query) as answer:
             async for chunk in answer.content.iter_any():
                 tail = (tail + chunk)[-LOG_TAIL_BYTES:]
-        found = tail.decode(errors="replace").splitlines()
-        return "\n".join([line for line in found if not OF_RAYLETS.match(line)][-lines:])
+        output_lines = tail.decode(errors="replace").splitlines()
+        return "\n".join([line for line in output_lines if not OF_RAYLETS.match(line)][-lines:])
 
     async def _act(self, verb: str, method: str, path: str) -> bool:
         try:
@@ -169,7 +170,7 @@ class RayJobs:
     async def _request(
         self, verb: str, method: str, path: str, **options: Any
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer, to be read inside: a connection that breaks there is Unreachable as well."""
+        """Yield the answer, to be read inside: a connection that breaks there is Unreachable as well."""
         began = self.clock()
         code = "no_answer"
         try:

@@ -1,5 +1,5 @@
-"""The one client of the Kubernetes API, what its answers mean, and events of a job.
+"""The only client of the Kubernetes API, the interpretation of its answers, and events of a job.
 
-In: kinds, names and manifests. Out: objects, or an error that says whether to try again. Called by `watch`
-and `reconcile`; nobody else knows which library speaks to the API.
+In: kinds, names and manifests. Out: objects, or an error that indicates whether to retry. Called by `watch`
+and `reconcile`; no other package knows which library accesses the API.
 """

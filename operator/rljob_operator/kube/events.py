@@ -16,13 +16,14 @@ def event_about(
     type: Literal["Normal", "Warning"],
     reason: str,
     message: str,
-    now: datetime,
+    timestamp: datetime,
 ) -> Manifest:
-    """The event; the same news about the same job has the same name, so that it is counted, not piled up."""
+    """Return the event. The same event about the same job has the same name, so that it is counted and not
+    repeated."""
     metadata = rljob["metadata"]
     note = message.encode()[:NOTE_BYTES].decode(errors="ignore")
     news = "\0".join((metadata["uid"], type, reason, note))
-    time = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    time = timestamp.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",
         "kind": "Event",

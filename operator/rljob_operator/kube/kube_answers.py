@@ -1,4 +1,4 @@
-"""What `kube_client` makes of manifests and of refusals, without a network: merge patches and errors."""
+"""Interpretation of manifests and refusals for `kube_client`, without a network: merge patches and errors."""
 
 import json
 from typing import Any
@@ -29,10 +29,10 @@ REFUSALS: dict[int, type[Permanent]] = {
     415: Invalid,
     422: Invalid,
 }
-# 401 is a service account's token that is being rotated; 410 a page of a list that grew too old.
+# 401 is a service account's token that is being rotated; 410 is a page of a list that is too old.
 PASSING = {401, 408, 410, 429}
 UNDECLARED = "field not declared in schema"
-"""What the server says, with 500, of a field that server-side apply sets and the kind does not have."""
+"""Message of the server, with 500, about a field that server-side apply sets and the kind does not have."""
 OLD_DEFINITION = (
     "the cluster's definition of this kind is older than the operator needs: upgrade the one that it comes "
     "with, for a RayCluster KubeRay's CRDs, which helm upgrade leaves as they are"
@@ -40,7 +40,7 @@ OLD_DEFINITION = (
 
 
 def merge_patch(old: Manifest, new: Manifest) -> Manifest:
-    """The JSON merge patch (RFC 7396) that turns `old` into `new`; {} where they are equal."""
+    """Return the JSON merge patch (RFC 7396) that turns `old` into `new`; {} if they are equal."""
     patch: Manifest = {key: None for key in old if key not in new}
     for key, value in new.items():
         before = old.get(key)
@@ -52,9 +52,9 @@ def merge_patch(old: Manifest, new: Manifest) -> Manifest:
     return patch
 
 
-def error_of_answer(code: int, what: str, *, body: str, retry_after: str = "") -> OperatorError:
-    """The error for an answer of status `code` to `what` ("apply Pod ns/name")."""
-    message = f"{what}: {code} {_said(body)}".rstrip()
+def error_of_answer(code: int, request: str, *, body: str, retry_after: str = "") -> OperatorError:
+    """Return the error for an answer of status `code` to a request ("apply Pod ns/name")."""
+    message = f"{request}: {code} {_message_of(body)}".rstrip()
     if code == 409:
         return Conflict(message)
     if code == 500 and UNDECLARED in message:
@@ -64,13 +64,13 @@ def error_of_answer(code: int, what: str, *, body: str, retry_after: str = "") -
     return REFUSALS.get(code, Permanent)(message)
 
 
-def no_answer(what: str, why: str) -> Temporary:
-    """The error for a request whose fate is unknown."""
-    return Unreachable(f"{what}: no answer ({why})", retry_after=RETRY_SECONDS)
+def no_answer(request: str, why: str) -> Temporary:
+    """Return the error for a request whose result is unknown."""
+    return Unreachable(f"{request}: no answer ({why})", retry_after=RETRY_SECONDS)
 
 
-def _said(body: str) -> str:
-    """The message of a metav1.Status, or the text itself."""
+def _message_of(body: str) -> str:
+    """Return the message of a metav1.Status, or the text itself."""
     try:
         status = json.loads(body)
     except ValueError:

@@ -1,8 +1,8 @@
 """The Kubernetes API, as far as the operator needs it: typed calls on plain manifests.
 
-With `kube_resources` and `kube_transport`, the only file that knows lightkube. Called by `apply`,
-`lease` and `resync`. Each call ends within 30 s, is timed into the metrics, and raises what `errors`
-lists. Contents of Secrets reach no message.
+With `kube_resources` and `kube_transport`, this is the only file that uses lightkube. Called by `apply`,
+`lease` and `resync`. Each call ends within 30 s, is timed into the metrics, and raises the errors of
+`errors`. Contents of Secrets never appear in messages.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ FIELD_MANAGER = "rljob-operator"
 TIMEOUT_SECONDS = 30.0
 PAGE_SIZE = 500  # objects of one answer of a list: keeps a thousand jobs out of one JSON document
 PAGE_SIZES = {"RLJob": 25}
-"""Of kinds whose objects anybody may make as large as etcd takes them, 1.5 MiB."""
+"""Page sizes of kinds whose objects any user may make as large as etcd accepts, 1.5 MiB."""
 
 T = TypeVar("T")
 
@@ -42,13 +42,13 @@ FOREIGN_ERRORS = (
 
 
 class KubeMetrics(Protocol):
-    """What each call is reported to."""
+    """Receives a report of each call."""
 
     def kube_call(self, verb: str, code: str, seconds: float) -> None: ...
 
 
 class Kube:
-    """Calls to one API server. Manifests come and go as plain dictionaries with apiVersion and kind."""
+    """Calls to one API server. Manifests are plain dictionaries with apiVersion and kind."""
 
     def __init__(
         self,
@@ -78,23 +78,23 @@ class Kube:
         self._clock = clock
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the API server."""
         await self._client.close()
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest:
-        """The object. Raises NotFound."""
+        """Return the object. Raises NotFound."""
         call = self._client.get(RESOURCES[api_version, kind], name, namespace=namespace)
         return _plain(await self._timed("get", f"{kind} {namespace}/{name}", call))
 
     async def find(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
-        """The object, None where there is none."""
+        """Return the object, or None if it does not exist."""
         try:
             return await self.get(api_version, kind, namespace, name)
         except NotFound:
             return None
 
     async def get_of_cluster(self, api_version: str, kind: str, name: str) -> Manifest:
-        """The object of a kind that lives in no namespace. Raises NotFound."""
+        """Return the object of a kind without namespaces. Raises NotFound."""
         call = self._client.get(CLUSTER_RESOURCES[api_version, kind], name)
         return _plain(await self._timed("get", f"{kind} {name}", call))
 
@@ -107,8 +107,8 @@ class Kube:
         labels: Mapping[str, str | None] | None = None,
         keep: Callable[[Manifest], Manifest] = dict,
     ) -> list[Manifest]:
-        """All objects of a kind. namespace: None means all. labels: value, or None for "has it". keep: what
-        of an object is worth its memory."""
+        """Return all objects of a kind. namespace: None means all. labels: value, or None for "has it". keep:
+        reduces an object to what is worth its memory."""
         items = self._client.list(
             RESOURCES[api_version, kind],
             namespace=ALL_NS if namespace is None else namespace,
@@ -122,8 +122,8 @@ class Kube:
         return await self._timed("list", f"{kind} of {namespace or 'all namespaces'}", collect())
 
     async def apply(self, manifest: Manifest, *, uid: str | None = None) -> Manifest:
-        """Create the object or set what the manifest says, by server-side apply, taking fields over. uid: of
-        the object that was seen. Raises Conflict where it is gone by now, Invalid where it is another one."""
+        """Create the object or set what the manifest contains, by server-side apply, taking fields over. uid:
+        of the object that was observed. Raises Conflict if it is gone, Invalid if it is another one."""
         resource, namespace, name = _addressed(manifest)
         if uid is not None:
             manifest = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
@@ -135,27 +135,27 @@ class Kube:
             patch_type=PatchType.APPLY,
             force=True,
         )
-        return _plain(await self._timed("apply", _what(manifest), call))
+        return _plain(await self._timed("apply", _description(manifest), call))
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Create the object. Raises Conflict where it exists already."""
+        """Create the object. Raises Conflict if it exists already."""
         resource, _, _ = _addressed(manifest)
         call = self._client.create(resource(**manifest))
-        return _plain(await self._timed("create", _what(manifest), call))
+        return _plain(await self._timed("create", _description(manifest), call))
 
     async def replace(self, manifest: Manifest) -> Manifest:
-        """Replace the object. Raises Conflict where its resourceVersion is not the manifest's."""
+        """Replace the object. Raises Conflict if its resourceVersion is not the manifest's."""
         resource, _, _ = _addressed(manifest)
         call = self._client.replace(resource(**manifest))
-        return _plain(await self._timed("replace", _what(manifest), call))
+        return _plain(await self._timed("replace", _description(manifest), call))
 
     async def patch_status(
         self, manifest: Manifest, status: dict[str, Any], resource_version: str
     ) -> Manifest:
-        """Make `status` the whole status of an RLJob or Workload; no request where it is that already.
+        """Make `status` the full status of an RLJob or Workload; send no request if it is already equal.
 
-        manifest: as last seen; what its status has and `status` lacks is removed.
-        Raises Conflict where the object is no longer at `resource_version`.
+        manifest: as last observed; keys that its status has and `status` lacks are removed. Raises Conflict
+        if the object is no longer at `resource_version`.
         """
         changes = merge_patch(manifest.get("status") or {}, status)
         if not changes:
@@ -168,7 +168,7 @@ class Kube:
             namespace=namespace,
             patch_type=PatchType.MERGE,
         )
-        return _plain(await self._timed("patch_status", _what(manifest), call))
+        return _plain(await self._timed("patch_status", _description(manifest), call))
 
     async def delete(
         self,
@@ -180,8 +180,8 @@ class Kube:
         uid: str | None = None,
         grace_seconds: int | None = None,
     ) -> bool:
-        """Delete the object, its dependents after it; False where there was none. uid: of the one that was
-        seen, None for any. 0 s: by force. Raises Conflict where it is another one by now."""
+        """Delete the object, and its dependents after it; return False if it did not exist. uid: of the
+        observed object, None for any. grace_seconds 0: by force. Raises Conflict if it is another one."""
         parameters = {
             "uid": uid,
             "gracePeriodSeconds": grace_seconds,
@@ -213,12 +213,12 @@ class Kube:
         call = self._client.patch(
             resource, name, again, namespace=namespace, patch_type=PatchType.MERGE
         )
-        await self._timed("patch", _what(event), call)
+        await self._timed("patch", _description(event), call)
 
-    async def _timed(self, verb: str, what: str, call: Awaitable[T]) -> T:
-        """Await the call, bounded and timed; its errors become ours.
+    async def _timed(self, verb: str, request: str, call: Awaitable[T]) -> T:
+        """Await the call, bounded and timed; its errors are translated.
 
-        A foreign error is not kept as the cause: it holds the request, and so a Secret's contents.
+        A foreign error is not kept as the cause: it contains the request, and so a Secret's contents.
         """
         began = self._clock()
         code = "2xx"
@@ -226,26 +226,26 @@ class Kube:
             async with asyncio.timeout(self._timeout_seconds):
                 return await call
         except FOREIGN_ERRORS as error:
-            code, ours = _translated(error, f"{verb} {what}")
+            code, translated = _translated(error, f"{verb} {request}")
         finally:
             self._metrics.kube_call(verb, code, self._clock() - began)
-        raise ours
+        raise translated
 
 
-def _translated(error: Exception, what: str) -> tuple[str, OperatorError]:
-    """The code for the metrics, and the error of ours."""
+def _translated(error: Exception, request: str) -> tuple[str, OperatorError]:
+    """Return the code for the metrics, and the operator's error."""
     answer = _answer_within(error)
     if answer is not None:
         retry_after = answer.headers.get("Retry-After", "")
         return str(answer.status_code), error_of_answer(
             answer.status_code,
-            what,
-            body="" if " Secret " in f" {what}" else answer.text,
+            request,
+            body="" if " Secret " in f" {request}" else answer.text,
             retry_after=retry_after,
         )
     timed_out = isinstance(error, TimeoutError | httpx2.TimeoutException)
     code = "timeout" if timed_out else "no_answer"
-    return code, no_answer(what, "timed out" if timed_out else type(error).__name__)
+    return code, no_answer(request, "timed out" if timed_out else type(error).__name__)
 
 
 def _answer_within(error: BaseException | None) -> httpx2.Response | None:
@@ -262,7 +262,7 @@ def _addressed(manifest: Manifest) -> tuple[Resource, str, str]:
     return resource, metadata["namespace"], metadata["name"]
 
 
-def _what(manifest: Manifest) -> str:
+def _description(manifest: Manifest) -> str:
     return f"{manifest['kind']} {manifest['metadata']['namespace']}/{manifest['metadata']['name']}"
 
 

@@ -1,4 +1,4 @@
-"""The kinds that the operator reads or writes, as lightkube wants to be told. Used by `kube_client` only."""
+"""The kinds that the operator reads or writes, as lightkube describes them. Used by `kube_client` only."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ PLURALS = {
     ("scheduling.x-k8s.io/v1alpha1", "PodGroup"): "podgroups",
 }
 
-# The same of the cluster's own.
+# Kinds without namespaces: apiVersion, kind → plural.
 CLUSTER_PLURALS = {
     ("kueue.x-k8s.io/v1beta2", "ResourceFlavor"): "resourceflavors",
     ("kueue.x-k8s.io/v1beta2", "WorkloadPriorityClass"): "workloadpriorityclasses",
@@ -44,7 +44,7 @@ Resource = type[GenericNamespacedResource]
 
 
 def _resources(plurals: dict[tuple[str, str], str], base: type) -> dict[tuple[str, str], Any]:
-    """Classes of our own: lightkube's registry is global and has typed models of some of these."""
+    """Return separate classes: lightkube's registry is global and has typed models of some of these."""
     return {
         (version, kind): type(kind, (base,), {"_api_info": _api_info(version, kind, plural)})
         for (version, kind), plural in plurals.items()
@@ -57,11 +57,11 @@ def _api_info(api_version: str, kind: str, plural: str) -> ApiInfo:
 
 
 def _status(version: str, kind: str) -> type[GenericNamespacedStatus]:
-    whole = _api_info(version, kind, PLURALS[version, kind])
+    parent = _api_info(version, kind, PLURALS[version, kind])
     info = ApiInfo(
-        resource=whole.resource,
-        parent=whole.resource,
-        plural=whole.plural,
+        resource=parent.resource,
+        parent=parent.resource,
+        plural=parent.plural,
         verbs=["patch"],
         action="status",
     )

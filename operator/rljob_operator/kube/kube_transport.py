@@ -1,7 +1,7 @@
-"""Carries lightkube's requests over aiohttp, which the operator has anyway for Ray.
+"""Send lightkube's requests over aiohttp, which the operator needs anyway for Ray.
 
-httpx2's own transport takes about five times the processor time a request, and was a third of what a
-thousand jobs cost. Used by `kube_client` alone.
+httpx2's own transport takes about five times the processor time per request, and was a third of the cost of a
+thousand jobs. Used only by `kube_client`.
 """
 
 import ssl
@@ -14,14 +14,15 @@ CONNECTIONS = 64
 
 
 class AiohttpTransport(httpx2.AsyncBaseTransport):
-    """Keeps connections open. tls: how the server is verified, and who we are. Timeouts are the caller's."""
+    """Keeps connections open. tls: how the server is verified, and the client's certificate. Timeouts are the
+    caller's."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The whole answer. Raises httpx2.TransportError where none came."""
+        """Return the full answer. Raises httpx2.TransportError if none came."""
         body = await request.aread()
         try:
             async with self._opened().request(
@@ -38,7 +39,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(answer.status, headers=headers, content=content, request=request)
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections to the API server."""
         if self._session is not None:
             await self._session.close()
 

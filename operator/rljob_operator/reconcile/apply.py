@@ -1,7 +1,7 @@
-"""Carry a decision out: the status first, then the actions in order, then the events.
+"""Carry out a decision: the status first, then the actions in order, then the events.
 
-Called by `reconcile`. The order is what makes a killed operator harmless: whatever an action needs to be
-recognised again is in the status before the action is taken.
+Called by `reconcile`. The order makes a killed operator harmless: what identifies an action is in the status
+before the action is taken.
 """
 
 import logging
@@ -14,9 +14,15 @@ from rljob_api.spec.rljob import GROUP, KIND, VERSION, RLJob
 from rljob_api.spec.status import RLJobStatus
 from rljob_operator.build import children
 from rljob_operator.build.entrypoint import entrypoint
-from rljob_operator.build.grants import Grant, flavors, grants
-from rljob_operator.build.identity import Identity
-from rljob_operator.build.kueue import KUEUE, finished, quota_released, told_of_pods, workload
+from rljob_operator.build.grants import PodGrant, flavors, grants
+from rljob_operator.build.identity import JobIdentity
+from rljob_operator.build.kueue import (
+    KUEUE,
+    finished_status,
+    pods_status,
+    released_status,
+    workload,
+)
 from rljob_operator.build.names import Role, child_name
 from rljob_operator.build.pod_group import VOLCANO
 from rljob_operator.decide.attempt import attempt_of
@@ -29,8 +35,8 @@ from rljob_operator.decide.model import (
     DeleteJob,
     DeletePod,
     DeleteWorkload,
-    Event,
     FinishWorkload,
+    JobEvent,
     MakeChildren,
     MakeWorkload,
     ReleaseQuota,
@@ -50,13 +56,13 @@ from rljob_operator.settings import Settings
 logger = logging.getLogger(__name__)
 
 REFUSED = (Forbidden, Invalid, NotOwned)
-"""What a user or an administrator can mend."""
+"""Errors that a user or an administrator can fix."""
 RAY = ("ray.io/v1", "RayCluster")
 RLJOB = (f"{GROUP}/{VERSION}", KIND)
 
 
 class Writer(Protocol):
-    """`Kube`, as far as a pass writes."""
+    """The methods of `Kube` with which a pass writes."""
 
     async def find(
         self, api_version: str, kind: str, namespace: str, name: str
@@ -81,20 +87,20 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applier:
-    """Acts on one job. job: None for one that is refused, which has no actions; asked: as its spec says,
-    also where Kueue admitted fewer pods, which `workload` tells. living: its RayCluster as it is, None
-    where it is to be made. pods: uids of its pods, by name. scale: tells the driver how many devices
-    shall generate. checkpoint: tells it to save after its step. stacks: asks the driver for them; takes
-    deadline and message."""
+    """Acts on one job. job: None if it is refused, without actions. requested_job: as its spec requests,
+    even if Kueue admitted fewer pods, which `workload` describes. living: its RayCluster as it is, None if
+    it has to be created. pods: uids of its pods, by name. scale: sets how many devices the driver lets
+    generate. checkpoint: requests a checkpoint after its step. stacks: requests its stacks; takes deadline
+    and message."""
 
     kube: Writer
     ray: RayJobs | None
     settings: Settings
     rljob: Manifest
-    identity: Identity
+    identity: JobIdentity
     job: RLJob | None
     token: str
-    asked: RLJob | None = None
+    requested_job: RLJob | None = None
     workload: Manifest | None = None
     living: Manifest | None = None
     pods: Mapping[str, str] = field(default_factory=dict)
@@ -104,7 +110,7 @@ class Applier:
     wall: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def apply(self, decision: Decision) -> Manifest:
-        """Returns the job as it is after its status was written."""
+        """Carry out the decision, and return the job as it is after its status was written."""
         stored = await self.kube.patch_status(
             self.rljob, plain(decision.status), self.rljob["metadata"]["resourceVersion"]
         )
@@ -113,10 +119,10 @@ class Applier:
             try:
                 await self._act(action)
             except REFUSED as error:
-                await self._tell(Event(reason="Refused", message=str(error), warning=True))
+                await self._post_event(JobEvent(reason="Refused", message=str(error), warning=True))
                 raise
         for event in decision.events:
-            await self._tell(event)
+            await self._post_event(event)
         return stored
 
     async def _act(self, action: Action) -> None:
@@ -153,14 +159,16 @@ class Applier:
                 assert self.stacks is not None, "a driver without a cluster"
                 await self.stacks(deadline, message)
             case MakeWorkload():
-                assert self.asked is not None, "a Workload of a job that is refused"
-                priority = await self._priority(self.asked.spec.scheduling.priority_class)
-                wanted = workload(self.asked, self.identity, self.settings, priority=priority)
-                await self._apply(wanted)
+                assert self.requested_job is not None, "a Workload of a job that is refused"
+                priority = await self._priority(self.requested_job.spec.scheduling.priority_class)
+                manifest = workload(
+                    self.requested_job, self.identity, self.settings, priority=priority
+                )
+                await self._apply(manifest)
             case DeleteWorkload():
                 await self._delete(KUEUE, "Workload", child_name(self.identity))
             case ReleaseQuota() | TellPods() | FinishWorkload():
-                await self._tell_kueue(action)
+                await self._report_to_kueue(action)
             case DeleteJob():
                 await self.kube.delete(*RLJOB, namespace, name, uid=self.identity.uid)
 
@@ -190,74 +198,79 @@ class Applier:
             await self._apply(manifest)
 
     async def _apply(self, manifest: Manifest) -> None:
-        """Make a child, or set what its manifest says. Raises NotOwned."""
-        uid = await self._own(
+        """Create a child, or set what its manifest contains. Raises NotOwned."""
+        uid = await self._owned_uid(
             manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"]
         )
         await self.kube.apply(manifest, uid=uid)
 
     async def _delete(self, version: str, kind: str, name: str) -> None:
-        """Raises NotOwned."""
-        if (uid := await self._own(version, kind, name)) is not None:
+        """Delete one of the job's objects. Raises NotOwned."""
+        if (uid := await self._owned_uid(version, kind, name)) is not None:
             await self.kube.delete(version, kind, self.identity.namespace, name, uid=uid)
 
-    async def _own(self, version: str, kind: str, name: str) -> str | None:
-        """The uid of one of the job's objects; None where there is none. Raises NotOwned for somebody else's,
-        and Conflict for one of an earlier job of the same name, which Kubernetes deletes."""
-        found = await self.kube.find(version, kind, self.identity.namespace, name)
-        if found is None:
+    async def _owned_uid(self, version: str, kind: str, name: str) -> str | None:
+        """Return the uid of one of the job's objects, or None if it does not exist. Raises NotOwned if it has
+        another owner, and Conflict if it belongs to an earlier job of the same name, which Kubernetes
+        deletes."""
+        manifest = await self.kube.find(version, kind, self.identity.namespace, name)
+        if manifest is None:
             return None
-        metadata, what = found["metadata"], f"{kind} {self.identity.namespace}/{name}"
+        metadata, description = manifest["metadata"], f"{kind} {self.identity.namespace}/{name}"
         owners = metadata.get("ownerReferences", [])
-        if is_owned(found, self.identity.uid):
+        if is_owned(manifest, self.identity.uid):
             return str(metadata["uid"])
         if any((o["kind"], o["name"]) == (KIND, self.identity.name) for o in owners):
-            raise Conflict(f"{what} is of an earlier RLJob of this name, and goes with it")
-        of = ", ".join(f"{o['kind']} {o['name']}" for o in owners) or "nobody"
+            raise Conflict(f"{description} is of an earlier RLJob of this name, and goes with it")
+        owner_names = ", ".join(f"{o['kind']} {o['name']}" for o in owners) or "nobody"
         raise NotOwned(
-            f"{what} is there already and belongs to {of}, not to this RLJob; delete it, or give the RLJob "
-            "another name"
+            f"{description} is there already and belongs to {owner_names}, not to this RLJob; "
+            "delete it, or give the RLJob another name"
         )
 
-    async def _grants(self) -> dict[Role, Grant] | None:
-        """What Kueue's admission adds to the pods, None where it has none to do with them."""
+    async def _grants(self) -> dict[Role, PodGrant] | None:
+        """Return what Kueue's admission adds to the pods, or None if Kueue does not manage them."""
         if self.workload is None:
             return None
-        known = {
+        flavors_by_name = {
             name: await self.kube.get_of_cluster(KUEUE, "ResourceFlavor", name)
             for name in sorted(flavors(self.workload))
         }
-        return grants(self.workload, known)
+        return grants(self.workload, flavors_by_name)
 
     async def _priority(self, name: str | None) -> int | None:
-        """The value of a class of Kueue's; where there is none of the name, the user is told."""
+        """Return the value of a class of Kueue's. If there is none of the name, an event reports it."""
         if name is None:
             return None
         try:
-            found = await self.kube.get_of_cluster(KUEUE, "WorkloadPriorityClass", name)
+            priority_class = await self.kube.get_of_cluster(KUEUE, "WorkloadPriorityClass", name)
         except NotFound:
             message = (
                 f"spec.scheduling.priorityClass is {name}, and there is no WorkloadPriorityClass of "
                 "that name; make it, or make the job anew with another one"
             )
-            await self._tell(Event(reason="NoPriorityClass", message=message, warning=True))
+            await self._post_event(
+                JobEvent(reason="NoPriorityClass", message=message, warning=True)
+            )
             raise
-        return int(found["value"])
+        return int(priority_class["value"])
 
-    async def _tell_kueue(self, action: ReleaseQuota | TellPods | FinishWorkload) -> None:
-        found, now = self.workload, self.wall().strftime("%Y-%m-%dT%H:%M:%SZ")
-        assert found is not None, "an action on a Workload that was not seen"
+    async def _report_to_kueue(self, action: ReleaseQuota | TellPods | FinishWorkload) -> None:
+        workload, timestamp = self.workload, self.wall().strftime("%Y-%m-%dT%H:%M:%SZ")
+        assert workload is not None, "an action on a Workload that was not seen"
         match action:
             case ReleaseQuota():
-                status = quota_released(found, now)
+                status = released_status(workload, timestamp)
             case TellPods(ready=ready, workers=workers):
-                status = told_of_pods(found, ready=ready, workers=workers, now=now)
+                status = pods_status(workload, ready=ready, workers=workers, timestamp=timestamp)
             case FinishWorkload(succeeded=succeeded, message=message):
-                status = finished(found, succeeded=succeeded, message=message, now=now)
-        await self.kube.patch_status(found, status, found["metadata"]["resourceVersion"])
+                status = finished_status(
+                    workload, succeeded=succeeded, message=message, timestamp=timestamp
+                )
+        await self.kube.patch_status(workload, status, workload["metadata"]["resourceVersion"])
 
-    async def _tell(self, event: Event) -> None:
-        """Events are for people: one that cannot be posted is logged, and the pass goes on."""
+    async def _post_event(self, event: JobEvent) -> None:
+        """Post an event. Events are for people: if posting fails, it is logged, and the pass continues."""
         try:
             await self.kube.create_event(
                 event_about(
@@ -265,7 +278,7 @@ class Applier:
                     type="Warning" if event.warning else "Normal",
                     reason=event.reason,
                     message=event.message,
-                    now=self.wall(),
+                    timestamp=self.wall(),
                 )
             )
         except OperatorError as error:
@@ -273,5 +286,5 @@ class Applier:
 
 
 def plain(status: RLJobStatus) -> dict[str, Any]:
-    """The status as Kubernetes stores it."""
+    """Return the status as Kubernetes stores it."""
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)

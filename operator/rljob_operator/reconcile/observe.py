@@ -1,6 +1,6 @@
-"""The world as `decide` wants to see it: manifests from the cache, and what Ray says, as plain data.
+"""Convert the state for `decide`: manifests from the cache, and Ray's answers, as plain data.
 
-Called by `reconcile`. Everything but `ask_ray` is pure.
+Called by `reconcile`. Everything except `ask_ray` is pure.
 """
 
 from collections.abc import Mapping
@@ -18,17 +18,17 @@ from rljob_api.topology.pod_names import CLUSTER_LABEL, ROLE_LABEL
 from rljob_api.topology.worker_pods import is_ascend
 from rljob_operator.build.cluster import images_of, pod_images
 from rljob_operator.build.gang import is_queued_by_kueue, makes_workload
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.build.kueue import (
+    admitted_job,
     conditions_of,
-    granted,
-    held_workers,
     is_outdated,
-    wanted_workers,
+    quota_workers,
+    requested_workers,
 )
-from rljob_operator.build.pods import kept_off
+from rljob_operator.build.pods import avoided_nodes
 from rljob_operator.decide.draft import unix
-from rljob_operator.decide.model import Cluster, Observed, Pod, RayAnswer, Workload
+from rljob_operator.decide.model import Cluster, Observation, Pod, RayAnswer, Workload
 from rljob_operator.driver.progress import Report
 from rljob_operator.driver.ray_jobs import RayJobs
 from rljob_operator.errors import OperatorError
@@ -40,10 +40,10 @@ LOG_LINES = 20
 JOB_FIELDS = ("name", "namespace", "labels", "annotations")
 
 
-def identity_of(rljob: Manifest) -> Identity:
-    """Who the job is."""
+def identity_of(rljob: Manifest) -> JobIdentity:
+    """Return the identity of the job."""
     metadata = rljob["metadata"]
-    return Identity(
+    return JobIdentity(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
@@ -54,7 +54,8 @@ def identity_of(rljob: Manifest) -> Identity:
 def job_of(
     rljob: Manifest, settings: Settings | None = None
 ) -> tuple[RLJob | None, tuple[Problem, ...]]:
-    """The job as the contract reads it, or what is wrong with it. settings: it must be possible with them."""
+    """Return the job as the API reads it, or what is wrong with it. settings: it must be possible with
+    them."""
     if TOO_LARGE in rljob:
         return None, (rljob[TOO_LARGE],)
     metadata = {key: rljob["metadata"][key] for key in JOB_FIELDS if key in rljob["metadata"]}
@@ -69,7 +70,7 @@ def job_of(
 
 
 def installation_problems(job: RLJob, settings: Settings) -> tuple[Problem, ...]:
-    """What the job asks for and this installation, or any cluster, does not allow."""
+    """Return what the job requests and this installation, or any cluster, does not allow."""
     problems = list(copies_on_one_node(job.spec))
     if job.spec.dock.shared_memory == "required" and settings.shared_memory == "none":
         message = (
@@ -79,7 +80,7 @@ def installation_problems(job: RLJob, settings: Settings) -> tuple[Problem, ...]
         problems.append(Problem("spec.dock.sharedMemory", message))
     if (least := job.spec.scheduling.min_rollout_devices) is not None:
         path = "spec.scheduling.minRolloutDevices"
-        problems += [Problem(path, found.message) for found in scale_problems(job, least)]
+        problems += [Problem(path, problem.message) for problem in scale_problems(job, least)]
     accelerator = job.spec.accelerator
     if is_ascend(accelerator) and not (accelerator.bring_up or accelerator.accept_untested):
         message = (
@@ -92,7 +93,7 @@ def installation_problems(job: RLJob, settings: Settings) -> tuple[Problem, ...]
 
 
 def status_of(rljob: Manifest) -> RLJobStatus:
-    """The stored status; an unreadable one (of a version that is gone) counts as empty."""
+    """Return the stored status; an unreadable one (of a removed version) counts as empty."""
     try:
         return RLJobStatus.model_validate(rljob.get("status") or {}, by_alias=True, by_name=False)
     except ValidationError:
@@ -100,7 +101,7 @@ def status_of(rljob: Manifest) -> RLJobStatus:
 
 
 def pod_of(manifest: Manifest) -> Pod:
-    """What decisions need of a pod. Its first container is Ray's."""
+    """Return what decisions need of a pod. Its first container is Ray's."""
     metadata, status = manifest["metadata"], manifest.get("status", {})
     conditions = {c["type"]: c for c in status.get("conditions", [])}
     container = _ray_container(status)
@@ -126,8 +127,8 @@ def pod_of(manifest: Manifest) -> Pod:
 
 
 def cluster_of(manifest: Manifest, *, images: set[str] | None = None) -> Cluster:
-    """What decisions need of a RayCluster. Its `status.state` is not read: it stays ready for ever.
-    images: those that this operator gives the job's pods."""
+    """Return what decisions need of a RayCluster. Its `status.state` is not read: it stays ready forever.
+    images: those that this operator uses for the job's pods."""
     conditions = {c["type"]: c for c in manifest.get("status", {}).get("conditions", [])}
     refused = conditions.get("ReplicaFailure", {})
     return Cluster(
@@ -142,9 +143,9 @@ def cluster_of(manifest: Manifest, *, images: set[str] | None = None) -> Cluster
     )
 
 
-def workload_of(manifest: Manifest, *, wanted: int, outdated: bool) -> Workload:
-    """What decisions need of a Workload. wanted: worker pods that the job asks for."""
-    conditions, held = conditions_of(manifest), held_workers(manifest)
+def workload_of(manifest: Manifest, *, requested: int, outdated: bool) -> Workload:
+    """Return what decisions need of a Workload. requested: worker pods that the job requests."""
+    conditions, quota = conditions_of(manifest), quota_workers(manifest)
     evicted = conditions.get("Evicted", {})
     ready = conditions.get("PodsReady")
     admission = manifest.get("status", {}).get("admission") or {}
@@ -156,22 +157,22 @@ def workload_of(manifest: Manifest, *, wanted: int, outdated: bool) -> Workload:
         evicted=(evicted.get("message") or evicted["reason"]) if _is(conditions, "Evicted") else "",
         finished=_is(conditions, "Finished"),
         outdated=outdated,
-        told=_kueues_words(manifest),
+        message=_kueues_words(manifest),
         cluster_queue=admission.get("clusterQueue", ""),
         pods_ready=None if ready is None else ready["status"] == "True",
-        workers=held or 0,
-        wanted=wanted,
+        workers=quota or 0,
+        requested=requested,
     )
 
 
-def own_workload(rljob: Manifest, cache: Cache) -> Manifest | None:
-    """The job's Workload of Kueue."""
+def workload_of_job(rljob: Manifest, cache: Cache) -> Manifest | None:
+    """Return the job's Workload of Kueue."""
     key = JobKey(rljob["metadata"]["namespace"], rljob["metadata"]["name"])
-    found = cache.of_job("Workload", key)
-    return next((w for w in found if is_owned(w, rljob["metadata"]["uid"])), None)
+    candidates = cache.of_job("Workload", key)
+    return next((w for w in candidates if is_owned(w, rljob["metadata"]["uid"])), None)
 
 
-def observed(
+def observation_of(
     rljob: Manifest,
     cache: Cache,
     ray: RayAnswer,
@@ -179,34 +180,36 @@ def observed(
     log: str,
     *,
     settings: Settings | None = None,
-) -> Observed:
-    """All that is known of the job now."""
-    asked, problems = job_of(rljob, settings)
-    found = own_workload(rljob, cache)
-    job = granted(asked, found) if asked else None
+) -> Observation:
+    """Return everything that is currently known of the job."""
+    requested_job, problems = job_of(rljob, settings)
+    workload_manifest = workload_of_job(rljob, cache)
+    job = admitted_job(requested_job, workload_manifest) if requested_job else None
     status, key = (
         status_of(rljob),
         JobKey(rljob["metadata"]["namespace"], rljob["metadata"]["name"]),
     )
     uid = rljob["metadata"]["uid"]
-    own = [c for c in cache.of_job("RayCluster", key) if is_owned(c, uid)]
+    owned = [c for c in cache.of_job("RayCluster", key) if is_owned(c, uid)]
     images = images_of(job.spec, settings) if job and settings else None
     named = status.ray_cluster.name if status.ray_cluster else None
     clusters = {
-        manifest["metadata"]["name"]: cluster_of(manifest, images=images) for manifest in own
+        manifest["metadata"]["name"]: cluster_of(manifest, images=images) for manifest in owned
     }
     pods = [(_cluster_name(pod), pod_of(pod)) for pod in cache.of_job("Pod", key)]
     living = living_cluster(rljob, cache, status)
     queued = (
-        asked is not None
+        requested_job is not None
         and settings is not None
-        and makes_workload(asked.spec.scheduling, settings)
+        and makes_workload(requested_job.spec.scheduling, settings)
     )
     workload = None
-    if found is not None and asked is not None and settings is not None:
-        outdated = is_outdated(found, asked, identity_of(rljob), settings)
-        workload = workload_of(found, wanted=wanted_workers(asked), outdated=outdated)
-    return Observed(
+    if workload_manifest is not None and requested_job is not None and settings is not None:
+        outdated = is_outdated(workload_manifest, requested_job, identity_of(rljob), settings)
+        workload = workload_of(
+            workload_manifest, requested=requested_workers(requested_job), outdated=outdated
+        )
+    return Observation(
         identity=identity_of(rljob),
         created=unix(rljob["metadata"]["creationTimestamp"]),
         deleting="deletionTimestamp" in rljob["metadata"],
@@ -225,22 +228,22 @@ def observed(
         alarms=report.alarms if report else None,
         replicas=report.replicas if report else None,
         log=log,
-        # A RayCluster of before the operator made Workloads stays one itself until it is gone.
+        # A RayCluster from before the operator made Workloads remains a workload itself until it is gone.
         queued=queued and not (living is not None and is_queued_by_kueue(living)),
         workload=workload,
     )
 
 
 def living_cluster(rljob: Manifest, cache: Cache, status: RLJobStatus) -> Manifest | None:
-    """The RayCluster that the status names, as it is."""
+    """Return the existing RayCluster that the status names."""
     key = JobKey(rljob["metadata"]["namespace"], rljob["metadata"]["name"])
     named = status.ray_cluster.name if status.ray_cluster else None
-    own = (c for c in cache.of_job("RayCluster", key) if is_owned(c, rljob["metadata"]["uid"]))
-    return next((c for c in own if c["metadata"]["name"] == named), None)
+    owned = (c for c in cache.of_job("RayCluster", key) if is_owned(c, rljob["metadata"]["uid"]))
+    return next((c for c in owned if c["metadata"]["name"] == named), None)
 
 
 async def ask_ray(status: RLJobStatus, jobs: RayJobs) -> tuple[RayAnswer, str]:
-    """Ray's view of the present submission, and the end of its log once it has failed."""
+    """Return Ray's view of the current submission, and the end of its log once it has failed."""
     submission = status.ray_cluster.submission_id if status.ray_cluster else None
     if submission is None:
         return RayAnswer(reached=False), ""
@@ -254,21 +257,21 @@ async def ask_ray(status: RLJobStatus, jobs: RayJobs) -> tuple[RayAnswer, str]:
 
 
 def _kueues_words(workload: Manifest) -> str:
-    """Why a Workload is not admitted."""
+    """Return Kueue's explanation why a Workload is not admitted."""
     conditions, status = conditions_of(workload), workload.get("status", {})
     if not workload["spec"].get("active", True):
         return "it is deactivated; set spec.active of the Workload to true"
     if _is(conditions, "QuotaReserved"):
         checks = [c for c in status.get("admissionChecks", []) if c["state"] != "Ready"]
-        told = "; ".join(f"{c['name']}: {c.get('message') or c['state']}" for c in checks)
-        return told or "it holds quota and is being admitted"
+        pending = "; ".join(f"{c['name']}: {c.get('message') or c['state']}" for c in checks)
+        return pending or "it holds quota and is being admitted"
     return str(
         conditions.get("QuotaReserved", {}).get("message") or "Kueue has not looked at it yet"
     )
 
 
 def is_owned(manifest: Manifest, uid: str) -> bool:
-    """Whether the job itself owns it, and not an earlier one of the same name."""
+    """Return whether this job owns the object, and not an earlier one of the same name."""
     owners = manifest["metadata"].get("ownerReferences", [])
     return any(owner["uid"] == uid for owner in owners)
 
@@ -285,7 +288,7 @@ def _workers(cluster: Manifest) -> int:
 def _avoided(cluster: Manifest) -> tuple[str, ...]:
     groups = cluster.get("spec", {}).get("workerGroupSpecs", [])
     templates = [group.get("template", {}) for group in groups if group["groupName"] == "worker"]
-    return tuple(node for template in templates for node in kept_off(template))
+    return tuple(node for template in templates for node in avoided_nodes(template))
 
 
 def _ray_container(status: Mapping[str, Any]) -> Mapping[str, Any]:

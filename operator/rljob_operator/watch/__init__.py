@@ -1,4 +1,4 @@
-"""What the operator hears of the cluster, and when a job is looked at: watches, cache, queue, lease.
+"""Observe the cluster and schedule passes over jobs: watches, cache, queue, lease.
 
-In: events of the API server. Out: names of jobs that are due. Knows nothing of what a job needs.
+In: events of the API server. Out: names of jobs that are due. It does not know what a job needs.
 """

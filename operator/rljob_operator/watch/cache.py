@@ -1,6 +1,6 @@
-"""What was last seen of RLJobs, RayClusters and pods, found by kind and name or by job.
+"""The last observed RLJobs, RayClusters and pods, by kind and name or by job.
 
-Filled by `informers` and `resync`; read by `observe`. Of pods it keeps only what decisions need.
+Filled by `informers` and `resync`; read by `observe`. Of pods it stores only what decisions need.
 """
 
 from collections import Counter, defaultdict
@@ -15,7 +15,7 @@ JOB_LABEL = "rljob.io/job"
 
 Kind = Literal["RLJob", "RayCluster", "Pod", "Workload"]
 KINDS: tuple[Kind, ...] = ("RLJob", "RayCluster", "Pod")
-"""Those that every operator watches; `Workload` is Kueue's."""
+"""Kinds that every operator watches; `Workload` is Kueue's."""
 
 POD_METADATA = (
     "name",
@@ -29,17 +29,17 @@ POD_METADATA = (
     "deletionGracePeriodSeconds",
 )
 POD_CHIPS = "huawei.com/AscendReal"
-"""Annotation of the chips that a pod has, with commas, by Ascend's device plugin."""
+"""Annotation with the comma-separated chips of a pod, set by Ascend's device plugin."""
 POD_SPEC = ("nodeName", "schedulingGates")
 POD_STATUS = ("phase", "reason", "message", "podIP", "hostIP", "startTime", "conditions")
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 TOO_LARGE = "tooLarge"
-"""Key of the problem of an RLJob whose spec is not kept, as it is too large."""
+"""Key of the problem of an RLJob whose spec is not stored because it is too large."""
 CONTAINER = ("name", "ready", "restartCount", "containerID", "imageID", "state", "lastState")
 
 
 class JobKey(NamedTuple):
-    """An RLJob: what the queue works on."""
+    """An RLJob, as a key of the queue."""
 
     namespace: str
     name: str
@@ -49,7 +49,7 @@ class JobKey(NamedTuple):
 
 
 class ObjectKey(NamedTuple):
-    """An object of the cache."""
+    """An object, as a key of the cache."""
 
     kind: Kind
     namespace: str
@@ -58,15 +58,16 @@ class ObjectKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An object as last seen, the job that it belongs to, and when it was seen (monotonic seconds)."""
+    """An object as last observed, the job that it belongs to, and when it was observed (monotonic
+    seconds)."""
 
     object: Manifest
     job: JobKey | None
-    seen: float
+    observed_at: float
 
 
 class Cache:
-    """Objects as last seen, of these kinds. Manifests that it hands out are shared: read them, never write
+    """The last observed objects of these kinds. Returned manifests are shared: read them, never write
     them."""
 
     def __init__(self, kinds: tuple[Kind, ...] = KINDS) -> None:
@@ -78,21 +79,21 @@ class Cache:
         self._counts: Counter[Kind] = Counter()
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """The object, None where none was seen."""
+        """Return the object, or None if none was observed."""
         entry = self._entries.get(ObjectKey(kind, namespace, name))
         return None if entry is None else entry.object
 
     def of_job(self, kind: Kind, job: JobKey) -> list[Manifest]:
-        """The job's objects of a kind, by name."""
+        """Return the job's objects of a kind, by name."""
         keys = sorted(key for key in self._of_job.get(job, ()) if key.kind == kind)
         return [self._entries[key].object for key in keys]
 
     def jobs(self) -> list[JobKey]:
-        """Every RLJob that exists."""
+        """Return every RLJob that exists."""
         return [JobKey(key.namespace, key.name) for key in self._entries if key.kind == "RLJob"]
 
     def jobs_on(self, nodes: Collection[str]) -> set[JobKey]:
-        """Jobs with a pod on one of these nodes."""
+        """Return the jobs with a pod on one of these nodes."""
         return {
             entry.job
             for key, entry in self._entries.items()
@@ -100,22 +101,22 @@ class Cache:
         }
 
     def count(self, kind: Kind) -> int:
-        """How many objects of a kind there are."""
+        """Return the number of objects of a kind."""
         return self._counts[kind]
 
     def filled(self) -> bool:
-        """Whether every kind was listed at least once."""
+        """Return whether every kind was listed at least once."""
         return self._listed.issuperset(self.kinds)
 
-    def put(self, kind: Kind, manifest: Manifest, *, now: float) -> set[JobKey]:
-        """Remember the object; the jobs that this is news for, none where nothing changed."""
+    def put(self, kind: Kind, manifest: Manifest, *, observed_at: float) -> set[JobKey]:
+        """Store the object, and return the jobs for which this is a change; none if nothing changed."""
         key = _key(kind, manifest)
         before = self._entries.get(key)
         if manifest["metadata"].get("uid") in self._removed:
             return set()
         if before is not None and not _is_newer(manifest, before.object):
             return set()
-        entry = Entry(kept(kind, manifest), _job_of(kind, manifest), now)
+        entry = Entry(reduced(kind, manifest), _job_of(kind, manifest), observed_at)
         self._counts[kind] += before is None
         self._entries[key] = entry
         if before is not None and before.job == entry.job and _same(before.object, entry.object):
@@ -129,10 +130,10 @@ class Cache:
             jobs.add(entry.job)
         return jobs
 
-    def remove(self, kind: Kind, manifest: Manifest, *, now: float) -> set[JobKey]:
-        """Forget a deleted object, unless another of its name came in the meantime."""
+    def remove(self, kind: Kind, manifest: Manifest, *, observed_at: float) -> set[JobKey]:
+        """Remove a deleted object, unless another of its name was created in the meantime."""
         key = _key(kind, manifest)
-        self._removed[manifest["metadata"].get("uid", "")] = now
+        self._removed[manifest["metadata"].get("uid", "")] = observed_at
         entry = self._entries.get(key)
         if entry is None or entry.object["metadata"].get("uid") != manifest["metadata"].get("uid"):
             return set()
@@ -149,10 +150,10 @@ class Cache:
         began: float,
         namespaces: set[str] | None,
     ) -> set[JobKey]:
-        """Take over a whole list that was asked for at `began`; the jobs that it is news for.
+        """Store a full list that was requested at `began`, and return the jobs that it changes.
 
-        A watch does not tell what was deleted while it was broken: this does. What an event told
-        since `began` stays, for the list may be older. namespaces: those listed, None for all.
+        A watch does not report what was deleted while it was broken; this does. What an event reported since
+        `began` stays, since the list may be older. namespaces: those listed, None for all.
         """
         jobs: set[JobKey] = set()
         listed: set[ObjectKey] = set()
@@ -160,19 +161,19 @@ class Cache:
             key = _key(kind, manifest)
             listed.add(key)
             removed = self._removed.get(manifest["metadata"].get("uid", ""), -1.0)
-            if removed <= began and not self._seen_since(began, key):
-                jobs |= self.put(kind, manifest, now=began)
+            if removed <= began and not self._observed_since(began, key):
+                jobs |= self.put(kind, manifest, observed_at=began)
         for key in [key for key in self._entries if key.kind == kind and key not in listed]:
             ours = namespaces is None or key.namespace in namespaces
-            if ours and not self._seen_since(began, key):
-                jobs |= self.remove(kind, self._entries[key].object, now=began)
+            if ours and not self._observed_since(began, key):
+                jobs |= self.remove(kind, self._entries[key].object, observed_at=began)
         self._removed = {uid: when for uid, when in self._removed.items() if when > began}
         self._listed.add(kind)
         return jobs
 
-    def _seen_since(self, began: float, key: ObjectKey) -> bool:
+    def _observed_since(self, began: float, key: ObjectKey) -> bool:
         entry = self._entries.get(key)
-        return entry is not None and entry.seen > began
+        return entry is not None and entry.observed_at > began
 
     def _forget_job(self, key: ObjectKey, entry: Entry) -> None:
         if entry.job is None:
@@ -195,8 +196,8 @@ def _job_of(kind: Kind, manifest: Manifest) -> JobKey | None:
 
 
 def _is_newer(manifest: Manifest, before: Manifest) -> bool:
-    """Whether it is another object, or a later version: a pass may hear of its own write after a watch
-    has told of the next one. Versions are numbers in every API server that stores in etcd."""
+    """Return whether it is another object, or a later version: the answer to a pass's own write may arrive
+    after a watch event of the next one. Versions are numbers in every API server that stores in etcd."""
     uid, version = _version(manifest)
     old_uid, old_version = _version(before)
     if uid != old_uid:
@@ -212,19 +213,20 @@ def _version(manifest: Manifest) -> tuple[str, str]:
 
 
 def _same(one: Manifest, other: Manifest) -> bool:
-    """Whether two objects differ in nothing but their resourceVersion."""
+    """Return whether two objects differ only in their resourceVersion."""
     return {**one, "metadata": {**one["metadata"], "resourceVersion": None}} == {
         **other,
         "metadata": {**other["metadata"], "resourceVersion": None},
     }
 
 
-def kept(kind: Kind, manifest: Manifest) -> Manifest:
-    """What of the object is worth its memory; the same again of what is that already."""
+def reduced(kind: Kind, manifest: Manifest) -> Manifest:
+    """Return the fields of the object that are worth their memory. Reducing a reduced object changes
+    nothing."""
     if kind == "Pod":
         return _pod_facts(manifest)
     metadata = {key: value for key, value in manifest["metadata"].items() if key != "managedFields"}
-    if LAST_APPLIED in metadata.get("annotations", {}):  # all of it once more
+    if LAST_APPLIED in metadata.get("annotations", {}):  # a second copy of the full object
         annotations = metadata["annotations"].items()
         metadata["annotations"] = {key: value for key, value in annotations if key != LAST_APPLIED}
     if kind == "RLJob" and (problem := size_problem(manifest)) is not None:

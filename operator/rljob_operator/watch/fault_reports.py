@@ -1,4 +1,4 @@
-"""What MindCluster says of broken chips, nodes and their switches, read from its ConfigMaps. Pure; called by
+"""Read MindCluster's reports of broken chips, nodes and their switches from its ConfigMaps. Pure; called by
 `fault_watch`.
 
 Ascend's device plugin writes `mindx-dl-deviceinfo-NODE`, with one JSON document of chips under
@@ -6,7 +6,7 @@ Ascend's device plugin writes `mindx-dl-deviceinfo-NODE`, with one JSON document
 `mindx-dl-nodeinfo-NODE`, with one under `NodeInfo`. ClusterD gathers these in `cluster-info-device-N`,
 `-switch-N` and `cluster-info-node-cm`, by the same names, under a key that is its own name. A document of
 chips lists those that are unhealthy. Later versions add an entry for each faulty chip, with its codes and
-level, and still later ones name the level `fault_handling` too and have a time for each code.
+level, and still later ones also name the level `fault_handling` and have a time for each code.
 https://gitcode.com/Ascend/mind-cluster
 """
 
@@ -27,8 +27,8 @@ NODE_PREFIX = "mindx-dl-nodeinfo-"
 NODE_KEY = "NodeInfo"
 CLUSTER_PREFIXES = ("cluster-info-device-", "cluster-info-switch-", "cluster-info-node-")
 SEPARATED = "ManuallySeparateNPU"
-WHOLE = NODE, SWITCH = "node", "switch"
-"""In place of a chip's name: the whole node, and what connects its chips with other nodes."""
+NODE_WIDE = NODE, SWITCH = "node", "switch"
+"""Used instead of a chip's name: the full node, and the switch that connects its chips with other nodes."""
 
 Severity = Literal["nothing", "warns", "stops"]
 LEVELS: dict[str, Severity] = {
@@ -41,20 +41,20 @@ LEVELS: dict[str, Severity] = {
     "RestartNPU": "stops",
     "SeparateNPU": "stops",
     SEPARATED: "stops",
-    # Of chips that are in a list and have no entry, as in the oldest reports.
+    # Chips that are in a list and have no entry, as in the oldest reports.
     "NetworkUnhealthy": "warns",
     "Unhealthy": "stops",
-    # Of nodes.
+    # Levels of nodes.
     "PreSeparateFault": "warns",
     "SeparateFault": "stops",
-    # Of switches, in two versions.
+    # Levels of switches, in two versions.
     "NotHandle": "nothing",
     "SubHealth": "warns",
     "PreSeparate": "warns",
     "Reset": "stops",
     "Separate": "stops",
 }
-"""MindCluster's levels. `nothing`: the chip goes on. `warns`: it works, and will not for long or not well.
+"""MindCluster's levels. `nothing`: the chip continues. `warns`: it works, but not for long or not well.
 `stops`: what runs on it has failed or will hang."""
 ORDER: tuple[Severity, ...] = ("nothing", "warns", "stops")
 
@@ -62,7 +62,7 @@ ORDER: tuple[Severity, ...] = ("nothing", "warns", "stops")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipFault:
     """A chip that warns or stops. chip: as `Ascend910-3`, or NODE or SWITCH. code: hexadecimal, several with
-    commas, "" where none is told. since: unix seconds, None where the report does not say."""
+    commas, "" if there is none. since: unix seconds, None if the report has no time."""
 
     node: str
     chip: str
@@ -72,17 +72,17 @@ class ChipFault:
 
     @property
     def severity(self) -> Severity:
-        """What the level means for a job."""
+        """Return what the level means for a job."""
         return LEVELS[self.level]
 
 
 def is_report(name: str) -> bool:
-    """Whether a ConfigMap of this name tells of faults."""
+    """Return whether a ConfigMap of this name reports faults."""
     return name.startswith((CHIPS_PREFIX, NODE_PREFIX, *CLUSTER_PREFIXES))
 
 
 def read_report(name: str, data: Mapping[str, str]) -> list[ChipFault]:
-    """The faults that a ConfigMap tells of, the worst of each chip, node and switch. Raises
+    """Return the faults that a ConfigMap reports, the worst of each chip, node and switch. Raises
     MalformedReport."""
     try:
         return [
@@ -108,12 +108,12 @@ class _Entry(BaseModel):
 
     @property
     def level(self) -> str:
-        """The worst of all codes."""
+        """Return the worst level of all codes."""
         return self.fault_handling or self.fault_level or self.large_model_fault_level
 
     @property
     def since(self) -> float | None:
-        """When it came to this level."""
+        """Return when it reached this level."""
         codes = self.fault_time_and_level_map.values()
         times = [code.fault_time for code in codes if code.fault_level == self.level]
         return max(times) / 1000 if times and max(times) > 0 else None
@@ -123,26 +123,26 @@ _ENTRIES = TypeAdapter(list[_Entry])
 
 
 class _Chips(BaseModel):
-    """separated: chips that were separated by hand."""
+    """Chips of a node. separated: chips that were separated manually."""
 
     DeviceList: dict[str, str]
     separated: str = ""
 
     def faults(self, node: str) -> Iterator[ChipFault]:
-        """The worst of each chip."""
+        """Yield the worst fault of each chip."""
         return _faults(node, self.DeviceList | {f"-{SEPARATED}": self.separated})
 
 
-class _Part(BaseModel):
+class _NodeDevice(BaseModel):
     FaultCode: list[str] = []
     FaultLevel: str = ""
 
 
 class _Node(BaseModel):
-    FaultDevList: list[_Part] | None = None
+    FaultDevList: list[_NodeDevice] | None = None
 
     def faults(self, node: str) -> Iterator[ChipFault]:
-        """The worst of its parts, such as processors, memory and disks."""
+        """Yield the worst fault of its devices, such as processors, memory and disks."""
         return _worst(node, NODE, self.FaultDevList or [])
 
 
@@ -155,15 +155,15 @@ class _Switch(BaseModel):
     FaultLevel: str = ""
 
     def faults(self, node: str) -> Iterator[ChipFault]:
-        """The level counts for all codes together."""
-        told = [c if isinstance(c, str) else c.AssembledFaultCode for c in self.FaultCode or []]
-        return _worst(node, SWITCH, [_Part(FaultCode=told, FaultLevel=self.FaultLevel)])
+        """Yield the fault of the switch; the level applies to all codes together."""
+        codes = [c if isinstance(c, str) else c.AssembledFaultCode for c in self.FaultCode or []]
+        return _worst(node, SWITCH, [_NodeDevice(FaultCode=codes, FaultLevel=self.FaultLevel)])
 
 
 def _documents(
     name: str, data: Mapping[str, str]
 ) -> Iterator[tuple[str, _Chips | _Switch | _Node]]:
-    """(node, what is told of it)."""
+    """Yield (node, document about it)."""
     if name.startswith(CHIPS_PREFIX):
         node = name.removeprefix(CHIPS_PREFIX)
         chips = parse_json(data[CHIPS_KEY])["DeviceInfo"]
@@ -175,8 +175,8 @@ def _documents(
         node = name.removeprefix(NODE_PREFIX)
         yield node, _Node.model_validate(parse_json(data[NODE_KEY])["NodeInfo"])
         return
-    told: dict[str, Any] = parse_json(data[name])
-    for key, document in told.items():
+    documents: dict[str, Any] = parse_json(data[name])
+    for key, document in documents.items():
         for prefix, kind in _KINDS.items():
             if key.startswith(prefix):
                 yield key.removeprefix(prefix).strip(), kind.model_validate(document)
@@ -189,18 +189,19 @@ _KINDS: dict[str, type[_Chips | _Switch | _Node]] = {
 }
 
 
-def _worst(node: str, what: str, parts: Iterable[_Part]) -> Iterator[ChipFault]:
-    """Of one with several levels; none where no level that has a meaning is more than nothing."""
-    known = [part for part in parts if LEVELS.get(part.FaultLevel, "nothing") != "nothing"]
+def _worst(node: str, device: str, reports: Iterable[_NodeDevice]) -> Iterator[ChipFault]:
+    """Yield the worst of several levels; none if no known level is above `nothing`."""
+    known = [report for report in reports if LEVELS.get(report.FaultLevel, "nothing") != "nothing"]
     if known:
-        worst = max(known, key=lambda part: ORDER.index(LEVELS[part.FaultLevel]))
-        code = ",".join(code for part in known for code in part.FaultCode)
-        yield ChipFault(node=node, chip=what, level=worst.FaultLevel, code=code)
+        worst = max(known, key=lambda report: ORDER.index(LEVELS[report.FaultLevel]))
+        code = ",".join(code for report in known for code in report.FaultCode)
+        yield ChipFault(node=node, chip=device, level=worst.FaultLevel, code=code)
 
 
 def _faults(node: str, chips: Mapping[str, str]) -> Iterator[ChipFault]:
-    """An entry says more of a chip than a list of unhealthy ones, so these count for chips without one.
-    Entries without a chip are of whole nodes, which have reports of their own."""
+    """Yield the faults of a node's chips. An entry has more detail than a list of unhealthy chips, so
+    lists count for chips without an entry. Entries without a chip concern full nodes, which have separate
+    reports."""
     worst: dict[str, ChipFault] = {}
     for entry in _entries(chips):
         fault = ChipFault(
@@ -224,14 +225,14 @@ def _faults(node: str, chips: Mapping[str, str]) -> Iterator[ChipFault]:
 
 
 def _entries(chips: Mapping[str, str]) -> Iterator[_Entry]:
-    """Those of a chip, with a level that has a meaning; of others the lists may still tell."""
+    """Yield entries with a chip and a known level; the lists may still contain other chips."""
     for key, text in chips.items():
         if key.endswith("-Fault") and text:
-            found = _ENTRIES.validate_json(text)
-            yield from (entry for entry in found if entry.npu_name and entry.level in LEVELS)
+            entries = _ENTRIES.validate_json(text)
+            yield from (entry for entry in entries if entry.npu_name and entry.level in LEVELS)
 
 
-def _listed(chips: Mapping[str, str], what: str) -> Iterator[str]:
+def _listed(chips: Mapping[str, str], list_name: str) -> Iterator[str]:
     for key, text in chips.items():
-        if key.endswith(f"-{what}"):
+        if key.endswith(f"-{list_name}"):
             yield from filter(None, (chip.strip() for chip in text.split(",")))

@@ -1,7 +1,7 @@
-"""Reads MindCluster's reports of faults again and again, and has the jobs looked at that they concern.
+"""Read MindCluster's reports of faults repeatedly, and requeue the jobs that they concern.
 
-Started by `main` where the settings name the reports' namespace. It lists rather than watches: kopf watches
-the jobs' namespaces for all kinds, and this is another one.
+Started by `main` if the settings name the reports' namespace. It lists instead of watching: kopf watches the
+jobs' namespaces for all kinds, and this is another namespace.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from rljob_operator.errors import MalformedReport, Temporary
 from rljob_operator.kube.kube_answers import Manifest
 from rljob_operator.watch.cache import Cache
 from rljob_operator.watch.fault_reports import ORDER, ChipFault, is_report, read_report
-from rljob_operator.watch.informers import Queue
+from rljob_operator.watch.informers import JobQueue
 from rljob_operator.watch.resync import Lister
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ READ_SECONDS = 5.0
 
 
 class FaultMetrics(Protocol):
-    """`Metrics`, as far as chips go."""
+    """The methods of `Metrics` for chips."""
 
     def set_faulty_chips(self, counts: Counter[str]) -> None: ...
 
@@ -42,31 +42,33 @@ class ChipFaults:
         self._by_node: dict[str, tuple[ChipFault, ...]] = {}
 
     def on(self, nodes: Iterable[str]) -> tuple[ChipFault, ...]:
-        """Those on these nodes, each with the time since when it is there."""
+        """Return the faults on these nodes, each with the time when it started."""
         return tuple(fault for node in sorted(nodes) for fault in self._by_node.get(node, ()))
 
     def nodes(self) -> tuple[str, ...]:
-        """Nodes with a chip that warns or stops."""
+        """Return the nodes with a chip that warns or stops."""
         return tuple(sorted(self._by_node))
 
     def levels(self) -> Counter[str]:
-        """How many chips have each level."""
-        return Counter(fault.level for found in self._by_node.values() for fault in found)
+        """Count the chips at each level."""
+        return Counter(fault.level for faults in self._by_node.values() for fault in faults)
 
     def take(self, manifests: Iterable[Manifest]) -> set[str]:
-        """Take over all ConfigMaps of the namespace; the nodes that there is news of. A report that cannot be
-        read is logged once and leaves what was read before."""
+        """Store all ConfigMaps of the namespace, and return the nodes with changes. A report that cannot be
+        read is logged once and leaves the previous one."""
         reports = {m["metadata"]["name"]: m for m in manifests if is_report(m["metadata"]["name"])}
         self._reports = {name: self._read(name, report) for name, report in reports.items()}
-        self._problems = {name: said for name, said in self._problems.items() if name in reports}
-        found = {fault for told in self._reports.values() for fault in told}
-        now = self._wall()
-        self._first = {fault: self._first.get(fault, now) for fault in found}
+        self._problems = {
+            name: problem for name, problem in self._problems.items() if name in reports
+        }
+        all_faults = {fault for faults in self._reports.values() for fault in faults}
+        unix_time = self._wall()
+        self._first = {fault: self._first.get(fault, unix_time) for fault in all_faults}
         by_node: dict[str, tuple[ChipFault, ...]] = {}
-        for _, told in groupby(
-            sorted(found, key=_order), key=lambda fault: (fault.node, fault.chip)
+        for _, faults in groupby(
+            sorted(all_faults, key=_order), key=lambda fault: (fault.node, fault.chip)
         ):
-            worst = next(told)
+            worst = next(faults)
             dated = replace(worst, since=worst.since or self._first[worst])
             by_node[worst.node] = (*by_node.get(worst.node, ()), dated)
         before, self._by_node = self._by_node, by_node
@@ -75,7 +77,7 @@ class ChipFaults:
 
     def _read(self, name: str, report: Manifest) -> list[ChipFault]:
         try:
-            found = read_report(name, report.get("data") or {})
+            faults = read_report(name, report.get("data") or {})
         except MalformedReport as error:
             if self._problems.get(name) != str(error):
                 where = f"{report['metadata'].get('namespace', '')}/{name}"
@@ -83,11 +85,12 @@ class ChipFaults:
             self._problems[name] = str(error)
             return self._reports.get(name, [])
         self._problems.pop(name, None)
-        return found
+        return faults
 
 
 def _order(fault: ChipFault) -> tuple[str, str, int, str]:
-    """The worst of each chip first: NodeD's report of a node and what ClusterD makes of it may differ."""
+    """Return the sort key that puts the worst of each chip first: NodeD's report of a node and ClusterD's
+    copy may differ."""
     return fault.node, fault.chip, -ORDER.index(fault.severity), fault.level
 
 
@@ -97,18 +100,18 @@ async def keep_reading(
     namespace: str,
     faults: ChipFaults,
     cache: Cache,
-    queue: Queue,
+    queue: JobQueue,
     metrics: FaultMetrics,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Never:
-    """Read the namespace's reports now and every READ_SECONDS. Raises what trying again cannot mend, such as
-    a role that is missing."""
+    """Read the namespace's reports now and every READ_SECONDS. Raises errors that a retry cannot fix, such as
+    a missing role."""
     while True:
         pause = READ_SECONDS
         try:
-            news = faults.take(await kube.list("v1", "ConfigMap", namespace))
+            changed_nodes = faults.take(await kube.list("v1", "ConfigMap", namespace))
             metrics.set_faulty_chips(faults.levels())
-            for job in sorted(cache.jobs_on(news)):
+            for job in sorted(cache.jobs_on(changed_nodes)):
                 queue.add(job)
         except Temporary as error:
             pause = max(READ_SECONDS, error.retry_after)

@@ -1,7 +1,7 @@
-"""What tells the operator of changes: kopf's watch events, put into the cache and the queue.
+"""Receive changes from kopf's watch events, and put them into the cache and the queue.
 
-`main` calls `register` and `configure` before it starts kopf. Only `on.event` is used and the handlers
-return nothing: so kopf writes no annotation, no finalizer and no status into any object.
+`main` calls `register` and `configure` before it starts kopf. Only `on.event` is used and the handlers return
+nothing, so kopf writes no annotation, no finalizer and no status into any object.
 """
 
 from collections.abc import Callable
@@ -15,59 +15,59 @@ from rljob_api.spec.rljob import GROUP, VERSION
 from rljob_operator.watch.cache import JOB_LABEL, Cache, JobKey, Kind
 from rljob_operator.watch.kopf_storage import NothingCompared, NothingRemembered
 
-# How kopf names what is watched: group (none for core), version, plural.
+# Resources that are watched, as kopf names them: group (none for core), version, plural.
 WATCHED: dict[Kind, tuple[str, str, str]] = {
     "RLJob": (GROUP, VERSION, "rljobs"),
     "RayCluster": ("ray.io", "v1", "rayclusters"),
     "Pod": ("", "v1", "pods"),
     "Workload": ("kueue.x-k8s.io", "v1beta2", "workloads"),
 }
-# Whoever has many clusters and pods beside ours should not have to send us those.
+# Kinds that are filtered by label, so the server does not send other clusters and pods.
 LABELLED: tuple[Kind, ...] = ("RayCluster", "Pod", "Workload")
 
-# The server ends each watch after this long, so that a living watch is opened anew at least so often.
-WATCH_SECONDS = 240  # whole: kopf hands it on as it is, and the API server refuses 240.0
+# The server ends each watch after this long, so that a working watch is reopened at least this often.
+WATCH_SECONDS = 240  # an integer: kopf passes it on unchanged, and the API server refuses 240.0
 
 
-class Queue(Protocol):
-    """Where the jobs go that there is news for."""
+class JobQueue(Protocol):
+    """Receives the jobs that have changed."""
 
     def add(self, key: JobKey, *, new: bool = False) -> None: ...
 
 
 class WatchAges:
-    """When each kind's watch last showed life: an event, or that the server accepted it."""
+    """When each kind's watch was last active: an event, or the server's acceptance of the watch."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._seen: dict[Kind, float] = {}
+        self._last_active: dict[Kind, float] = {}
 
     def started(self, kinds: tuple[Kind, ...]) -> None:
-        """From now on the watches of these kinds are expected to show life."""
+        """Expect activity on the watches of these kinds from now on."""
         for kind in kinds:
             self.saw(kind)
 
     def saw(self, kind: Kind) -> None:
-        """Note that the kind's watch showed life."""
-        self._seen[kind] = self._clock()
+        """Record activity on the kind's watch."""
+        self._last_active[kind] = self._clock()
 
     def oldest(self) -> tuple[str, float]:
-        """The kind that has been silent longest, and its seconds; 0 s before `started`."""
-        if not self._seen:
+        """Return the kind that has been silent longest, and its seconds; 0 s before `started`."""
+        if not self._last_active:
             return "", 0.0
-        kind, seen = min(self._seen.items(), key=lambda item: item[1])
-        return kind, self._clock() - seen
+        kind, last_active = min(self._last_active.items(), key=lambda item: item[1])
+        return kind, self._clock() - last_active
 
 
 def register(
     registry: kopf.OperatorRegistry,
     *,
     cache: Cache,
-    queue: Queue,
+    queue: JobQueue,
     ages: WatchAges,
     clock: Callable[[], float],
 ) -> None:
-    """Put the handlers of the cache's kinds on the registry. clock: the one that `resync` uses too."""
+    """Register the handlers of the cache's kinds. clock: the same clock that `resync` uses."""
     for kind in cache.kinds:
         group, version, plural = WATCHED[kind]
         labels: dict[str, Any] | None = {JOB_LABEL: kopf.PRESENT} if kind in LABELLED else None
@@ -79,28 +79,28 @@ def register(
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
-    """Set what of kopf's settings the informers rely on."""
+    """Set the settings of kopf that the informers rely on."""
     for kind in LABELLED:
         settings.watching.label_selectors[WATCHED[kind]] = JOB_LABEL
     settings.watching.server_timeout = WATCH_SECONDS
     settings.networking.request_timeout = 30.0
     settings.networking.enforce_retry_after = True
-    # A task an object, all at once after the first list, would hold the loop up for seconds.
+    # One task per object, all started after the first list, would block the loop for seconds.
     settings.queueing.worker_limit = 100
     settings.queueing.idle_timeout = 0.05
     settings.persistence.diffbase_storage = NothingCompared()
     settings.persistence.progress_storage = NothingRemembered()
     settings.posting.enabled = False
     settings.peering.standalone = True
-    # Namespaces are watched as they are named, or all at once, and the CRDs are there from the start:
-    # kopf need not list either, which no Role of a namespace could allow it.
+    # Namespaces are watched by name, or all together, and the CRDs exist from the start. So kopf need not
+    # list either, which no Role of a namespace could allow.
     settings.scanning.disabled = True
 
 
 def watch_trace(ages: WatchAges) -> aiohttp.TraceConfig:
-    """For kopf's HTTP session: counts an accepted watch as a sign of life.
+    """Return a trace for kopf's HTTP session that counts an accepted watch as activity.
 
-    kopf keeps bookmarks to itself; a cluster where nothing happens shows life by new watches alone.
+    kopf does not expose bookmarks; in a cluster without changes only new watches show activity.
     """
     kinds = {plural: kind for kind, (_, _, plural) in WATCHED.items()}
 
@@ -117,7 +117,7 @@ def watch_trace(ages: WatchAges) -> aiohttp.TraceConfig:
 
 
 def watch_session(info: kopf.ConnectionInfo, ages: WatchAges) -> kopf.AiohttpSession:
-    """What a login handler returns so that kopf's requests are traced. kopf closes the session."""
+    """Return the session for a login handler, so that kopf's requests are traced. kopf closes the session."""
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
         headers=info.as_http_headers(),
@@ -134,15 +134,15 @@ def watch_session(info: kopf.ConnectionInfo, ages: WatchAges) -> kopf.AiohttpSes
 
 
 def _observer(
-    kind: Kind, *, cache: Cache, queue: Queue, ages: WatchAges, clock: Callable[[], float]
+    kind: Kind, *, cache: Cache, queue: JobQueue, ages: WatchAges, clock: Callable[[], float]
 ) -> Callable[..., Any]:
-    # Asynchronous, for kopf runs other handlers in threads.
+    # Asynchronous, since kopf runs other handlers in threads.
     async def observe(event: dict[str, Any], **_: object) -> None:
         ages.saw(kind)
         if event["type"] == "DELETED":
-            jobs = cache.remove(kind, event["object"], now=clock())
+            jobs = cache.remove(kind, event["object"], observed_at=clock())
         else:
-            jobs = cache.put(kind, event["object"], now=clock())
+            jobs = cache.put(kind, event["object"], observed_at=clock())
         new = kind == "RLJob" and event["type"] != "DELETED" and "status" not in event["object"]
         for job in sorted(jobs):
             queue.add(job, new=new)

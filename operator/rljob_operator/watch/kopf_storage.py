@@ -1,6 +1,6 @@
-"""What kopf would keep of each object between its handlers: nothing, since only events are used.
+"""Storages of kopf that store nothing per object, since only events are used.
 
-Its own storages copy every object four times an event, half of what the operator costs. Set by
+kopf's own storages copy every object four times per event, half of the operator's cost. Set by
 `informers.configure`.
 """
 
@@ -10,34 +10,34 @@ import kopf
 
 
 class NothingCompared(kopf.DiffBaseStorage):
-    """No last state to compare with."""
+    """Stores no last state to compare with."""
 
     def build(self, **_: Any) -> Any:
-        """An object without anything worth comparing."""
+        """Return an object without anything to compare."""
         return {}
 
     def fetch(self, **_: Any) -> None:
-        """No earlier state."""
+        """Return no earlier state."""
 
     def store(self, **_: Any) -> None:
-        """Keeps nothing."""
+        """Store nothing for the object."""
 
 
 class NothingRemembered(kopf.ProgressStorage):
-    """No handler goes on later."""
+    """Stores no progress, since no handler continues later."""
 
     def fetch(self, **_: Any) -> None:
-        """No progress."""
+        """Return no progress of handlers."""
 
     def store(self, **_: Any) -> None:
-        """Keeps nothing."""
+        """Store nothing for the handler."""
 
     def purge(self, **_: Any) -> None:
-        """There is nothing to remove."""
+        """Remove nothing, since nothing is stored."""
 
     def touch(self, **_: Any) -> None:
-        """Asks for no further event."""
+        """Request no further event for the object."""
 
     def clear(self, *, essence: Any) -> Any:
-        """The object as it is."""
+        """Return the object unchanged."""
         return essence

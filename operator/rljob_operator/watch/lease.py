@@ -1,7 +1,7 @@
-"""Which replica may act: leader election on a coordination.k8s.io/v1 Lease.
+"""Leader election on a coordination.k8s.io/v1 Lease, which determines the replica that may act.
 
 Called by `main`, which starts kopf once elected and exits when the lease is lost. As in client-go, another's
-lease counts as expired when *we* have seen no change in it for its duration: no two clocks are compared.
+lease expires when *this process* has observed no change in it for its duration: no two clocks are compared.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
-    """Seconds. A leader gives up `deadline` after its last renewal, before others may take over."""
+    """Times in seconds. A leader gives up `deadline` after its last renewal, before others may take over."""
 
     duration: float = 15.0
     deadline: float = 10.0
@@ -33,7 +33,7 @@ class LeaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A lease's spec as last seen ({} where there is none), and when it was first seen like that."""
+    """A lease's spec as last observed ({} if there is none), and when that spec was first observed."""
 
     spec: Manifest
     since: float
@@ -42,13 +42,13 @@ class Sighting:
 Decision = Literal["create", "take", "renew", "wait"]
 
 
-def seen(before: Sighting | None, spec: Manifest, now: float) -> Sighting:
-    """The sighting after the spec was read at `now`: an unchanged spec keeps its age."""
-    return before if before is not None and before.spec == spec else Sighting(spec, now)
+def sighting_after(before: Sighting | None, spec: Manifest, monotonic_s: float) -> Sighting:
+    """Return the sighting after the spec was read at `monotonic_s`: an unchanged spec keeps its age."""
+    return before if before is not None and before.spec == spec else Sighting(spec, monotonic_s)
 
 
-def decide(sighting: Sighting | None, me: str, now: float) -> Decision:
-    """What to do about a lease (None: there is none)."""
+def decide(sighting: Sighting | None, me: str, monotonic_s: float) -> Decision:
+    """Return what to do about a lease (None: there is none)."""
     if sighting is None:
         return "create"
     holder = sighting.spec.get("holderIdentity")
@@ -57,12 +57,12 @@ def decide(sighting: Sighting | None, me: str, now: float) -> Decision:
     if not holder:
         return "take"
     expires = sighting.since + sighting.spec.get("leaseDurationSeconds", 0)
-    return "take" if now >= expires else "wait"
+    return "take" if monotonic_s >= expires else "wait"
 
 
-def spec_of(me: str, before: Manifest, *, times: LeaseTimes, now: datetime) -> Manifest:
-    """The spec that a holder writes; taking over counts a transition."""
-    stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+def spec_of(me: str, before: Manifest, *, times: LeaseTimes, wall_time: datetime) -> Manifest:
+    """Return the spec that a holder writes; taking over counts a transition."""
+    stamp = wall_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     same = before.get("holderIdentity") == me
     return {
         "holderIdentity": me,
@@ -74,7 +74,7 @@ def spec_of(me: str, before: Manifest, *, times: LeaseTimes, now: datetime) -> M
 
 
 class LeaseStore(Protocol):
-    """`Kube`, as far as leases go."""
+    """The methods of `Kube` for leases."""
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest: ...
     async def create(self, manifest: Manifest) -> Manifest: ...
@@ -82,7 +82,7 @@ class LeaseStore(Protocol):
 
 
 class LeaderLease:
-    """One candidate for one lease. me: unique a process, also after a restart of the same pod."""
+    """One candidate for one lease. me: unique per process, also after a restart of the same pod."""
 
     def __init__(
         self,
@@ -104,13 +104,13 @@ class LeaderLease:
         self._renewed: float | None = None
 
     def is_leader(self) -> bool:
-        """Whether this process may act: it renewed within the deadline."""
+        """Return whether this process may act: it renewed within the deadline."""
         return self._renewed is not None and self._left() > 0
 
     async def run(self, *, elected: Callable[[], None], lost: Callable[[], None]) -> None:
         """Wait for the lease, call `elected`, renew until it is lost, call `lost`.
 
-        `lost` is also called when this task is cancelled, which gives the lease back.
+        `lost` is also called when this task is cancelled, which releases the lease.
         """
         await self.acquire()
         elected()
@@ -146,7 +146,7 @@ class LeaderLease:
                 )
 
     async def release(self) -> None:
-        """Give the lease back, so that a standby need not wait for it to expire."""
+        """Release the lease, so that a standby need not wait for it to expire."""
         if not self.is_leader():
             return
         self._renewed = None
@@ -160,13 +160,13 @@ class LeaderLease:
         return (self._renewed or 0.0) + self._times.deadline - self._clock()
 
     async def _try(self, seconds: float) -> bool:
-        """Create, take or renew the lease; False where that was not possible now."""
-        # From before the request: others may count from the moment that the server wrote it.
+        """Create, take or renew the lease; return False if that was not possible."""
+        # Time before the request: others may count from the moment that the server wrote it.
         began = self._clock()
         try:
             written = await self._within(seconds, self._write())
         except Conflict:
-            return False  # another was faster; the next look tells who
+            return False  # another was faster; the next read shows which
         except OperatorError as error:
             logger.warning("lease not written lease=%s/%s: %s", self._namespace, self._name, error)
             return False
@@ -179,12 +179,12 @@ class LeaderLease:
         if lease is None:
             self._sighting = None
         else:
-            self._sighting = seen(self._sighting, lease.get("spec", {}), self._clock())
+            self._sighting = sighting_after(self._sighting, lease.get("spec", {}), self._clock())
         decision = decide(self._sighting, self._me, self._clock())
         if decision == "wait":
             return False
         before = {} if self._sighting is None else self._sighting.spec
-        spec = spec_of(self._me, before, times=self._times, now=self._wall())
+        spec = spec_of(self._me, before, times=self._times, wall_time=self._wall())
         if lease is None:
             await self._kube.create(self._manifest(spec))
         else:
@@ -203,7 +203,7 @@ class LeaderLease:
         return {"apiVersion": API[0], "kind": API[1], "metadata": metadata, "spec": spec}
 
     async def _within(self, seconds: float, call: Awaitable[T]) -> T:
-        """The call's result; Unreachable where it takes longer."""
+        """Return the call's result. Raises Unreachable if it takes longer."""
         task = asyncio.ensure_future(call)
         pause = asyncio.ensure_future(self._sleep(seconds))
         try:

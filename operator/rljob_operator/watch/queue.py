@@ -1,7 +1,7 @@
-"""The work queue: one pass a key at a time, nothing lost, failures tried again ever later.
+"""The work queue: one pass per key at a time, no key is lost, and failures are retried with growing delays.
 
-Filled by `informers`, `resync` and by passes themselves; its workers call the one function that
-reconciles a key. Knows nothing of Kubernetes.
+Filled by `informers`, `resync` and by passes; its workers call the one function that reconciles a key. It
+does not depend on Kubernetes.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ logger = logging.getLogger(__name__)
 Key = TypeVar("Key", bound=Hashable)
 
 STOP, NEWS, TIMED = range(3)
-"""Lanes, the first first: what has changed goes before what is only looked at again."""
+"""Lanes, in order of priority: changed keys come before keys that are only checked again."""
 
 HEAD_START = 1000
-"""Of other keys with news that a new key is worked on before."""
+"""Number of changed keys that a new key may overtake."""
 
 
 class QueueMetrics(Protocol):
-    """What the queue reports."""
+    """Receives the queue's reports."""
 
     def key_added(self) -> None: ...
     def pass_done(self, result: PassResult, seconds: float) -> None: ...
@@ -38,21 +38,21 @@ class QueueMetrics(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Seconds before the n-th try again: doubling from `first` to `limit`, at random ±`jitter`."""
+    """Seconds before the n-th retry: doubling from `first` to `limit`, at random ±`jitter`."""
 
     first: float = 0.2
     limit: float = 60.0
     jitter: float = 0.2
 
     def seconds(self, failures: int, chance: float) -> float:
-        """failures: passes that failed in a row, from 1. chance: from 0 to 1."""
+        """Return the delay. failures: passes that failed in a row, from 1. chance: from 0 to 1."""
         exact = min(self.limit, self.first * 2.0 ** min(failures - 1, 32))
         return exact * (1 + self.jitter * (2 * chance - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Clock, sleep and chance; tests bring their own. clock: seconds, never going back."""
+    """Clock, sleep and chance, which tests replace. clock: monotonic seconds."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -60,25 +60,26 @@ class Surroundings:
 
 
 class KeyedQueue(Generic[Key]):
-    """Keys to work on. Never two workers on a key; a key added while worked on gets one more pass."""
+    """Keys to work on. A key has at most one worker; a key added during its pass gets one more pass."""
 
     def __init__(
         self,
         work: Callable[[Key], Awaitable[None]],
         *,
         metrics: QueueMetrics,
-        at_once: Callable[[], int] | None = None,
+        pass_limit: Callable[[], int] | None = None,
         backoff: Backoff | None = None,
         surroundings: Surroundings | None = None,
     ) -> None:
-        """at_once: how many passes may be under way now, at least 1; without it, as many as workers."""
+        """Create an empty queue. pass_limit: how many passes may currently run, at least 1; default: as many
+        as workers."""
         self._work = work
         self._metrics = metrics
-        self._at_once = at_once
+        self._pass_limit = pass_limit
         self._backoff = backoff or Backoff()
         around = surroundings or Surroundings()
         self._clock, self._sleep, self._chance = around.clock, around.sleep, around.chance
-        # Lane, order, key; void where the key no longer waits. The key is None for a worker to stop.
+        # Lane, order, key; void if the key no longer waits. The key None stops a worker.
         self._ready: asyncio.PriorityQueue[tuple[int, int, Key | None]] = asyncio.PriorityQueue()
         self._waiting: dict[Key, float] = {}  # since when; these get a pass
         self._lanes: dict[Key, int] = {}  # of those that wait
@@ -92,15 +93,15 @@ class KeyedQueue(Generic[Key]):
         self._stopping = asyncio.Event()
 
     def add(self, key: Key, *, new: bool = False) -> None:
-        """Ask for a pass as soon as a worker is free. Asking twice before it begins is asking once.
+        """Request a pass as soon as a worker is free. Repeated requests before it starts count once.
 
-        new: nothing was done for it yet, and what its first pass starts takes long: it goes before
-        others with news, but lets each of them wait for `HEAD_START` new ones at most.
+        new: nothing was done for the key yet, and its first pass starts something slow. It goes before other
+        changed keys, but each of them waits for at most `HEAD_START` new ones.
         """
         self._add(key, NEWS, HEAD_START if new else 0)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Ask for a pass after `seconds`; of several times asked for, the earliest counts."""
+        """Request a pass after `seconds`; of several requested times, the earliest counts."""
         if seconds <= 0:
             self.add(key)
             return
@@ -122,23 +123,23 @@ class KeyedQueue(Generic[Key]):
             self._ready.put_nowait((lane, next(self._order) - head_start, key))
 
     def depth(self) -> int:
-        """Keys that wait for a pass; those that are delayed do not wait yet."""
+        """Return the number of keys that wait for a pass, without delayed ones."""
         return len(self._waiting)
 
     def oldest_age(self) -> float:
-        """Seconds for which the oldest key has waited or been worked on; 0 when there is none."""
+        """Return the seconds for which the oldest key has waited or been worked on; 0 if there is none."""
         since = itertools.chain(self._waiting.values(), self._active.values())
         return max(0.0, self._clock() - min(since, default=float("inf")))
 
     def longest_running(self) -> float:
-        """Seconds for which the longest pass has been under way; 0 when there is none."""
-        now = self._clock()
-        return max((now - since for since in self._active.values()), default=0.0)
+        """Return the seconds for which the longest pass has been running; 0 if there is none."""
+        monotonic_s = self._clock()
+        return max((monotonic_s - since for since in self._active.values()), default=0.0)
 
     async def run(self, workers: int, *, grace_seconds: float = 20.0) -> None:
-        """Work until `stop`; then let passes under way end, for at most `grace_seconds`.
+        """Work until `stop`; then let running passes end, for at most `grace_seconds`.
 
-        Raises what broke the queue itself; what a pass raises is retried and logged.
+        Raises what broke the queue itself; errors of a pass are logged and retried.
         """
         tasks = [asyncio.create_task(self._work_on()) for _ in range(workers)]
         timer = asyncio.create_task(self._release())
@@ -157,7 +158,7 @@ class KeyedQueue(Generic[Key]):
                 raise error
 
     def stop(self) -> None:
-        """Let `run` return once the passes under way are done; keys that wait stay undone."""
+        """Let `run` return once the running passes are done; waiting keys stay undone."""
         self._stopping.set()
 
     async def _work_on(self) -> None:
@@ -183,13 +184,13 @@ class KeyedQueue(Generic[Key]):
                 self._pass_ended.notify_all()
 
     async def _room(self) -> None:
-        """Return once fewer passes are under way than may be, or the queue stops."""
+        """Return once fewer passes run than the limit, or the queue stops."""
         async with self._pass_ended:
             await self._pass_ended.wait_for(
                 lambda: (
                     self._stopping.is_set()
-                    or self._at_once is None
-                    or len(self._active) < self._at_once()
+                    or self._pass_limit is None
+                    or len(self._active) < self._pass_limit()
                 )
             )
 
@@ -209,7 +210,7 @@ class KeyedQueue(Generic[Key]):
             seconds = max(seconds, error.retry_after)
         if isinstance(error, OperatorError):
             logger.warning("pass failed failures=%d retry_in=%.1fs: %s", failures, seconds, error)
-        else:  # ours: the traceback tells where
+        else:  # a bug: the traceback shows where
             logger.error(
                 "pass failed failures=%d retry_in=%.1fs", failures, seconds, exc_info=error
             )
@@ -225,14 +226,14 @@ class KeyedQueue(Generic[Key]):
                 await self._within(pause, self._timer_changed.wait())
 
     def _release_due(self) -> float | None:
-        """Add every key whose time has come; seconds until the next one, None without any."""
-        now = self._clock()
+        """Add every key whose time has come; return the seconds until the next one, or None without any."""
+        monotonic_s = self._clock()
         while self._timers:
             due, _, key = self._timers[0]
-            if self._due.get(key) != due:  # an earlier time took its place
+            if self._due.get(key) != due:  # an earlier time replaced it
                 heapq.heappop(self._timers)
-            elif due > now:
-                return due - now
+            elif due > monotonic_s:
+                return due - monotonic_s
             else:
                 heapq.heappop(self._timers)
                 del self._due[key]

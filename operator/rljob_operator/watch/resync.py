@@ -1,6 +1,6 @@
-"""Lists everything that is watched and corrects the cache: at the start, then every few minutes.
+"""List everything that is watched and correct the cache: at the start, then every few minutes.
 
-Called by `main`. A watch can lose a deletion while it is broken, and kopf never lists again on its own.
+Called by `main`. A watch can miss a deletion while it is broken, and kopf never lists again.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from typing import Never, Protocol
 
 from rljob_operator.errors import NotFound, Temporary
 from rljob_operator.kube.kube_answers import Manifest
-from rljob_operator.watch.cache import JOB_LABEL, Cache, JobKey, kept
-from rljob_operator.watch.informers import LABELLED, WATCHED, Queue
+from rljob_operator.watch.cache import JOB_LABEL, Cache, JobKey, reduced
+from rljob_operator.watch.informers import LABELLED, WATCHED, JobQueue
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ RETRY_SECONDS = 5.0
 
 
 class Lister(Protocol):
-    """`Kube`, as far as listing goes."""
+    """The method of `Kube` for listing."""
 
     async def list(
         self,
@@ -39,16 +39,16 @@ async def keep_in_step(
     kube: Lister,
     *,
     cache: Cache,
-    queue: Queue,
+    queue: JobQueue,
     namespaces: Collection[str] = (),
     on_step: Callable[[], None] = lambda: None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Never:
-    """Resync now and every RESYNC_SECONDS; after RETRY_SECONDS where the API server cannot answer. on_step:
-    called after each that was whole.
+    """Resync now and every RESYNC_SECONDS, or after RETRY_SECONDS if the API server cannot answer. on_step:
+    called after each complete resync.
 
-    Raises what trying again cannot mend: a role that is missing, or a resource that is not installed.
-    kopf would not notice either when that comes, so the process is to end and begin anew.
+    Raises errors that a retry cannot fix: a missing role, or a resource that is not installed. kopf would not
+    notice when either is added, so the process has to restart.
     """
     while True:
         pause = RESYNC_SECONDS
@@ -70,30 +70,30 @@ async def resync(
     kube: Lister,
     *,
     cache: Cache,
-    queue: Queue,
+    queue: JobQueue,
     namespaces: Collection[str] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> set[JobKey]:
-    """Bring the cache up to date and add all jobs to the queue; the jobs that there was news for.
+    """Bring the cache up to date and add all jobs to the queue; return the jobs that changed.
 
-    namespaces: those that are watched, none for all. Raises what `Kube.list` raises; what was listed
-    until then is kept.
+    namespaces: those that are watched, none for all. Raises what `Kube.list` raises; what was listed until
+    then is kept.
     """
-    news: set[JobKey] = set()
+    changed_jobs: set[JobKey] = set()
     for kind in cache.kinds:
         group, version, _ = WATCHED[kind]
         api_version = f"{group}/{version}".lstrip("/")
         labels: dict[str, str | None] | None = {JOB_LABEL: None} if kind in LABELLED else None
         began = clock()
-        found = [
+        manifests = [
             manifest
             for namespace in (namespaces or (None,))
             for manifest in await kube.list(
-                api_version, kind, namespace, labels=labels, keep=partial(kept, kind)
+                api_version, kind, namespace, labels=labels, keep=partial(reduced, kind)
             )
         ]
         listed = set(namespaces) if namespaces else None
-        news |= cache.replace(kind, found, began=began, namespaces=listed)
-    for job in sorted(news.union(cache.jobs())):
+        changed_jobs |= cache.replace(kind, manifests, began=began, namespaces=listed)
+    for job in sorted(changed_jobs.union(cache.jobs())):
         queue.add(job)
-    return news
+    return changed_jobs

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rljob_api.model.architecture import Shape
-from rljob_api.model.layout import Part
-from rljob_api.model.parts import update_part
+from rljob_api.model.layout import RankShard
+from rljob_api.model.parts import update_rank_shard
 from rljob_api.model.tensors import EMBEDDING, Cut, TensorSpec
 from rljob_api.topology.devices import Mesh, UpdateDegrees, update_mesh
 from rljob_runtime.errors import ConfigError
@@ -146,9 +146,9 @@ class RankGrid:
         stages, stage = self.degrees.pipeline, self.place(rank).pipeline
         return [chunk * stages + stage for chunk in range(self.degrees.virtual_pipeline)]
 
-    def part(self, shape: Shape, rank: int) -> Part:
+    def part(self, shape: Shape, rank: int) -> RankShard:
         """What the rank holds of a model."""
-        return update_part(shape, self.degrees, rank)
+        return update_rank_shard(shape, self.degrees, rank)
 
     def _axes(self, purpose: Purpose) -> tuple[Mesh, tuple[str, ...]]:
         match purpose:

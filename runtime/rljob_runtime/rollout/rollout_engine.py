@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from rljob_api.topology.resolved import ResolvedSpec
-from rljob_plan.resharding.boxes import Piece
+from rljob_plan.resharding.boxes import TensorBox
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.models.tower import VisionTowers
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
@@ -326,7 +326,7 @@ class SlicedEngine(RolloutEngine, Protocol):
 class TakingEngine(RolloutEngine, Protocol):
     """A rollout engine that keeps weights in a form of its own, and takes slices of them as they come."""
 
-    def take_slices(self, slices: Iterable[tuple[Piece, Tensor]], *, version: int) -> None:
+    def take_slices(self, slices: Iterable[tuple[TensorBox, Tensor]], *, version: int) -> None:
         """Replace all weights by what this device holds of them, gone through once, to its end."""
         ...
 

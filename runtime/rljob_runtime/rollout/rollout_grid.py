@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rljob_api.model.architecture import Shape
-from rljob_api.model.layout import Part
-from rljob_api.model.parts import rollout_part
+from rljob_api.model.layout import RankShard
+from rljob_api.model.parts import rollout_rank_shard
 from rljob_api.topology.devices import Mesh, RolloutDegrees, expert_degrees
 from rljob_runtime.errors import ConfigError
 
@@ -89,6 +89,6 @@ class RolloutGrid:
         """Place of a rank among the stages of its model."""
         return self.mesh.coordinates(rank)["pipeline"]
 
-    def part(self, shape: Shape, rank: int) -> Part:
+    def part(self, shape: Shape, rank: int) -> RankShard:
         """What the rank holds of a model."""
-        return rollout_part(shape, self.degrees, rank)
+        return rollout_rank_shard(shape, self.degrees, rank)

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rljob_api.model.vision import language_part
-from rljob_plan.resharding.boxes import Piece
+from rljob_plan.resharding.boxes import TensorBox
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.tensor_files import HEAD
 from rljob_runtime.models.tower import VisionTowers
@@ -186,7 +186,7 @@ class VllmRollout:
         """
         self._reload(checked_weights(weights, self._shapes, where=f"version {version}"), version)
 
-    def take_slices(self, slices: Iterable[tuple[Piece, Tensor]], *, version: int) -> None:
+    def take_slices(self, slices: Iterable[tuple[TensorBox, Tensor]], *, version: int) -> None:
         """As `load_weights`, by this rank's slices alone."""
         whole = ((piece.tensor.name, as_whole(piece, own)) for piece, own in slices)
         self._reload(whole, version)

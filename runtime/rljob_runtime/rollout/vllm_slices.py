@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rljob_plan.resharding.boxes import Piece
+from rljob_plan.resharding.boxes import TensorBox
 from rljob_runtime.errors import WeightsError
 
 REMEDY = "use spec.resharding.strategy: stream"
 
 
-def as_whole(piece: Piece, held: Tensor) -> Tensor:
+def as_whole(piece: TensorBox, held: Tensor) -> Tensor:
     """A tensor of the shape of the piece's, of which the piece can be read. held: the piece's values."""
     whole = piece.tensor.shape
     if held.shape == torch.Size(whole):

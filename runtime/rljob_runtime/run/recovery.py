@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from rljob_api.spec.engines import UpdateParallelism
 from rljob_api.topology.devices import keeps_engine
-from rljob_api.topology.second_copies import copied_parts, second_holders
+from rljob_api.topology.second_copies import second_copy_names, second_holders
 from rljob_runtime.errors import CUT_OFF, DeadlineError, WorkerError, describe
 from rljob_runtime.processes.actors.feeder import PromptFeeder
 from rljob_runtime.processes.actors.reward_worker import RewardWorker
@@ -337,7 +337,7 @@ class Recovery:
         checkpoint. step_by_rank: the step that the state of each living device is at."""
         driver = self.driver
         copies = dict(enumerate(self._results([m.worker.copies() for m in members])))
-        copied, reachable = copied_parts(driver.job.spec), self._reachable_steps()
+        copied, reachable = second_copy_names(driver.job.spec), self._reachable_steps()
         holders = self._shard_holders(len(members))
         if plan := plan_transfers(
             holders, step_by_rank, copies, copied=copied, reachable=reachable
@@ -373,7 +373,7 @@ class Recovery:
         """Return whether every shard of the trained state may still exist, so that it is worth keeping.
         moved: lost ranks may be restarted on other machines."""
         spec = self.driver.job.spec
-        kind, copied = spec.update.redundancy, copied_parts(spec)
+        kind, copied = spec.update.redundancy, second_copy_names(spec)
         second_copy_of = second_holders(spec.roles.update, spec.accelerator.devices_per_node)
         return all(
             peers & living

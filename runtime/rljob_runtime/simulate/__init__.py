@@ -1,11 +1,11 @@
 """Simulation of a job in virtual time: the run's own decisions, with numbers in place of work that takes
 time.
 
-`run.simulate` creates a `SimulatedWorld` (`world`). `processes.placement.place_workers` starts workers through
-the interface of `processes.workers`, implemented by `workers.SimulatedWorkers`. The run's own `Driver` and
-`run_steps` then use them inside `processes.clock.on_clock(VirtualClock)`. All other code is the run's:
-schedules of prompts, `run_ahead`, stages and their courses, elasticity, checkpoints, metrics, events and the
-report.
+`run.simulate` creates a `SimulatedWorld` (`world`). `processes.placement.place_workers` starts workers
+through the interface of `processes.workers`, implemented by `workers.SimulatedWorkers`. The run's own
+`Driver` and `run_steps` then use them inside `processes.clock.on_clock(VirtualClock)`. All other code is
+the run's: schedules of prompts, `run_ahead`, stages and their courses, elasticity, checkpoints, metrics,
+events and the report.
 
 - `virtual_clock`: the queue of future events. The driver's waits process it; there is one thread. Work that
   takes time is a generator, which yields seconds or a call.

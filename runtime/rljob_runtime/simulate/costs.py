@@ -17,13 +17,13 @@ from rljob_api.spec.engines import Recompute, UpdateParallelism
 from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.resolved import ResolvedJob, ResolvedSpec, resolve
-from rljob_plan.decoding import active_parameters, attention_flops, joined_seconds
+from rljob_plan.decoding import active_parameters, attention_flops, combine_seconds
 from rljob_plan.engines import planned_engine
-from rljob_plan.machines import Machine, Shares, rates_of
+from rljob_plan.machines import MachineRates, RateShares, rates_of
 from rljob_plan.memory import frozen_models, plan_memory
 from rljob_plan.performance import (
     BACKWARD,
-    Training,
+    TrainingStep,
     optimizer_seconds,
     sent_seconds,
     swap_seconds,
@@ -145,7 +145,7 @@ def planned(
 def planned_costs(
     spec: ResolvedSpec,
     shape: Shape,
-    rates: tuple[Machine, Shares],
+    rates: tuple[MachineRates, RateShares],
     *,
     others: Mapping[str, Shape] | None = None,
 ) -> Costs:
@@ -183,8 +183,8 @@ def len_hosts(spec: ResolvedSpec) -> int:
 def _states(
     spec: ResolvedSpec,
     shape: Shape,
-    machine: Machine,
-    shares: Shares,
+    machine: MachineRates,
+    shares: RateShares,
     others: Mapping[str, Shape],
     a_token: float,
 ) -> dict[str, PassCosts]:
@@ -228,7 +228,7 @@ def _replica(degrees: UpdateParallelism) -> int:
 
 
 def _sent(
-    spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares, work: Training
+    spec: ResolvedSpec, shape: Shape, machine: MachineRates, shares: RateShares, work: TrainingStep
 ) -> tuple[float, float]:
     """Return the seconds of an optimizer step's fixed communication, and those of each packed token."""
     again: Recompute = "full" if spec.update.recompute == "full" else "none"
@@ -242,8 +242,8 @@ def _sent(
 def _decoding(
     spec: ResolvedSpec,
     shape: Shape,
-    machine: Machine,
-    shares: Shares,
+    machine: MachineRates,
+    shares: RateShares,
     others: Mapping[str, Shape],
 ) -> Decoding:
     """Return the costs of generation, as `decoding` sums them up."""
@@ -252,7 +252,7 @@ def _decoding(
     layers = len(stages(shape.layers, degrees.pipeline)[0])
     decoder = replace(shape, trains_tower=False)
     rate = machine.flops * shares.products
-    fixed_seconds, with_one = (joined_seconds(spec, shape, n, machine, shares) for n in (0, 1))
+    fixed_seconds, with_one = (combine_seconds(spec, shape, n, machine, shares) for n in (0, 1))
     cache = plan_memory(spec, shape, dict(others), with_reshard=False).kv_cache
     product = 2.0 * active_parameters(shape) / (degrees.tensor * degrees.pipeline * rate)
     return Decoding(
@@ -262,5 +262,5 @@ def _decoding(
         product_seconds=degrees.pipeline * product,
         sequence_seconds=with_one - fixed_seconds,
         context_seconds=degrees.pipeline * layers * shape.kv_items(degrees.tensor) * item / reads,
-        room=max(1, min(spec.rollout.max_sequences, cache.room or cache.wanted)),
+        room=max(1, min(spec.rollout.max_sequences, cache.room or cache.requested)),
     )

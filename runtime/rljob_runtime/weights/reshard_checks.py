@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_plan.resharding.boxes import Box, Piece
+from rljob_plan.resharding.boxes import Box, TensorBox
 from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_plan.resharding.routes import Move
 from rljob_runtime.devices.wire import Pending, start_gather
@@ -53,8 +53,8 @@ class Taken:
 class _Index:
     """given, taken: of this device. lengths: of every device's list."""
 
-    given: list[Piece] = field(default_factory=list)
-    taken: list[Piece] = field(default_factory=list)
+    given: list[TensorBox] = field(default_factory=list)
+    taken: list[TensorBox] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
 
@@ -78,8 +78,8 @@ class ReshardChecks:
         self._merge = merge
         self._device, self._group, self._wait = device, group, wait
         self._sent, self._generated = sent, generated
-        self._update = {piece.tensor.name: piece.box for piece in plan.update.held(device)}
-        self._rollout = {piece.tensor.name: piece.box for piece in plan.rollout.held(device)}
+        self._update = {piece.tensor.name: piece.box for piece in plan.update.local_boxes(device)}
+        self._rollout = {piece.tensor.name: piece.box for piece in plan.rollout.local_boxes(device)}
         self._index = _index(plan, device)
         self._came: dict[str, list[Box]] = {}
         for piece in self._index.taken:
@@ -178,7 +178,7 @@ class ReshardChecks:
         for rank in off:
             check_probe(gaps[rank], dtype=self._sent, version=version, where=f" of rank {rank}")
 
-    def _cast(self, piece: Piece, values: Tensor) -> Tensor:
+    def _cast(self, piece: TensorBox, values: Tensor) -> Tensor:
         """As they are in the rollout."""
         name = piece.tensor.name
         return (
@@ -194,7 +194,7 @@ def _index(plan: ReshardPlan, device: int) -> _Index:
     ranks = max(plan.update.devices.stop, plan.rollout.devices.stop)
     found, given, taken = _Index(), [0] * ranks, [0] * ranks
     sources: dict[tuple[str, Box], list[Place]] = {}
-    targets: list[tuple[Piece, int | None, Place]] = []
+    targets: list[tuple[TensorBox, int | None, Place]] = []
     for piece, move in _moves(plan):
         for target in move.targets:
             source = None if move.hop else len(sources.get((piece.tensor.name, piece.box), ()))
@@ -216,12 +216,14 @@ def _index(plan: ReshardPlan, device: int) -> _Index:
     return found
 
 
-def _moves(plan: ReshardPlan) -> Iterator[tuple[Piece, Move]]:
+def _moves(plan: ReshardPlan) -> Iterator[tuple[TensorBox, Move]]:
     """Of all tensors and devices."""
     for bucket in plan.buckets:
         for stack, number in bucket:
             tensors = plan.stacks[stack].member(number)
-            yield from ((Piece(tensors[move.tensor], move.box), move) for move in plan.moves[stack])
+            yield from (
+                (TensorBox(tensors[move.tensor], move.box), move) for move in plan.moves[stack]
+            )
 
 
 def _difference(wrong: Iterable[Pair], version: int) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rljob_plan.resharding.boxes import Piece
+from rljob_plan.resharding.boxes import TensorBox
 from rljob_plan.resharding.figures import largest_bucket
 from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_runtime.devices.members import Members
@@ -262,7 +262,7 @@ class Reshard:
             self.on.resharder.wait(start_broadcast(expected_T, 0, self.on.members.full_group))
         return expected_T
 
-    def _made(self, piece: Piece) -> Tensor:
+    def _made(self, piece: TensorBox) -> Tensor:
         assert self.rollout is not None, "only who generates wants slices"
         return self.rollout.make(piece)
 

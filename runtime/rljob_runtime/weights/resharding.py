@@ -172,4 +172,6 @@ def _merge(model: PolicyModel, plan: ReshardPlan, device: int) -> AdapterMerge |
     """Of a model with adapters."""
     if not isinstance(model, Decoder) or not adapted_matrices(model):
         return None
-    return AdapterMerge(model, {piece.tensor.name: piece.box for piece in plan.update.held(device)})
+    return AdapterMerge(
+        model, {piece.tensor.name: piece.box for piece in plan.update.local_boxes(device)}
+    )

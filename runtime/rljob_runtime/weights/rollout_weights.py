@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rljob_plan.resharding.boxes import Piece
+from rljob_plan.resharding.boxes import TensorBox
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.models.expert_names import weight_dtype
 
@@ -36,7 +36,7 @@ class RolloutWeights:
         names = Counter(id(tensor.untyped_storage()) for tensor in self.slices.values())
         return max((self._bytes[key][1] for key, number in names.items() if number > 1), default=0)
 
-    def make(self, piece: Piece) -> Tensor:
+    def make(self, piece: TensorBox) -> Tensor:
         """The live one."""
         tensor = self.slices[piece.tensor.name]
         storage, size = self._bytes[id(tensor.untyped_storage())]
@@ -63,7 +63,7 @@ class PassingWeights:
     num_bytes: int = field(default=0, init=False)
     largest_shared: int = field(default=0, init=False)
 
-    def make(self, piece: Piece) -> Tensor:
+    def make(self, piece: TensorBox) -> Tensor:
         """A new one."""
         dtype = weight_dtype(piece.tensor.name, self.dtype)
         self.ledger.require(MemoryKind.ROLLOUT_WEIGHTS, piece.box.items * dtype.itemsize)

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from rljob_api.topology.resolved import ResolvedSpec
-from rljob_api.topology.second_copies import copied_parts, second_holders
+from rljob_api.topology.second_copies import second_copy_names, second_holders
 from rljob_runtime.children.owned_folders import MemoryFolder
 from rljob_runtime.devices.members import DefaultGroupMembers
 from rljob_runtime.devices.presence import Presence
@@ -85,7 +85,7 @@ def second_copies(spec: ResolvedSpec, role: DeviceRole, *, run: str) -> SecondCo
     rank, kind = role.update_rank, spec.update.redundancy
     if rank is None or kind == "none":
         return SecondCopies()
-    parts = copied_parts(spec)
+    parts = second_copy_names(spec)
     if kind == "peer":
         holders = second_holders(role.num_updating, spec.accelerator.devices_per_node)
         return PeerCopies(rank, holders, parts)

@@ -14,7 +14,7 @@ from torch import nn
 from rljob_api.spec.critic import Critic
 from rljob_api.spec.teacher import Teacher
 from rljob_api.topology.resolved import ResolvedSpec
-from rljob_plan.pictures import kept_tokens
+from rljob_plan.pictures import cached_tokens
 from rljob_runtime.devices.backend import Backend
 from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.errors import ConfigError
@@ -70,7 +70,7 @@ class VisionSetup:
         towers = VisionTowers(
             path=model,
             device=backend.device,
-            cache_tokens=kept_tokens(spec, shape, replicas=replicas) if shape is not None else 0,
+            cache_tokens=cached_tokens(spec, shape, replicas=replicas) if shape is not None else 0,
             track=partial(backend.ledger.track, MemoryKind.VISION_TOWER),
         )
         trains = spec.model.vision == "trained"

@@ -21,7 +21,7 @@ from rljob_plan.memory_rules import memory_problems
 from rljob_plan.performance import step_parts
 from rljob_plan.plan import make_plan, model_problems
 from rljob_plan.search.degrees import Degrees
-from rljob_plan.search.estimates import Estimates
+from rljob_plan.search.estimates import Estimator
 from rljob_plan.search.job_search import search_job
 from rljob_plan.search.ranking import MOST_CHECKED, MOST_UNTIL_ONE_FITS, rank
 from rljob_plan.search.reasons import fragment
@@ -46,7 +46,7 @@ FAILURES = ("failures_per_day=50", "recovery_seconds=1")
 
 
 def estimates(job, given=()):
-    return Estimates(job, TINY, {}, rates_of("emulated", given))
+    return Estimator(job, TINY, {}, rates_of("emulated", given))
 
 
 def by_brute_force(manifest, changes, given):
@@ -107,7 +107,7 @@ def test_no_legal_layout_that_fits_is_faster_than_those_proposed(manifest, memor
 
     ranking = rank(estimates(read_job(manifest(changes)), given), top=8)
 
-    found = [proposal.found.seconds for proposal in ranking.proposals]
+    found = [proposal.estimate.seconds for proposal in ranking.proposals]
     assert found == sorted(found)
     # A micro-batch that is bounded by tokens may be faster than all that are bounded by prompts.
     assert all(mine <= brute * (1 + 1e-9) for mine, brute in zip(found, expected[:8], strict=True))
@@ -130,7 +130,7 @@ def test_a_second_copy_is_proposed_where_failures_cost_more_than_it_does(manifes
         assert parts["failures"] == pytest.approx(50 * 2 / 86400 * step * each)
 
     found = rank(estimates(job, FAILURES), top=100).proposals
-    kinds = {p.found.layout.update.tensor: fragment(p, job)["spec"]["update"] for p in found}
+    kinds = {p.estimate.layout.update.tensor: fragment(p, job)["spec"]["update"] for p in found}
     assert kinds[2]["redundancy"] == "peer"
     unasked = rank(estimates(job), top=100).proposals
     assert all("redundancy" not in fragment(p, job)["spec"]["update"] for p in unasked)
@@ -195,11 +195,11 @@ def test_a_better_layout_than_the_jobs_is_ahead_of_it_and_says_by_what(job):
 
     ranking = rank(estimates(shared), top=1)
 
-    best, own = ranking.proposals[0], ranking.own
-    assert best.found.seconds < own.found.seconds
-    assert own.place and own.place > 1
+    best, own = ranking.proposals[0], ranking.job_layout
+    assert best.estimate.seconds < own.estimate.seconds
+    assert own.rank and own.rank > 1
     text = search_text(ranking, [])
-    gained = f"{own.found.seconds - best.found.seconds:.3g} s"
+    gained = f"{own.estimate.seconds - best.estimate.seconds:.3g} s"
     assert f"It is {gained}" in text and "ahead of the job's own layout" in text
     assert "tensor 1 in place of 2" in text
 
@@ -211,7 +211,7 @@ def test_where_nothing_fits_it_says_what_would(manifest):
     ranking, remedies = search_job(job, base_dir=Path(), top=3)
 
     assert not ranking.proposals
-    assert ranking.own.place is None and ranking.own.problems
+    assert ranking.job_layout.rank is None and ranking.job_layout.problems
     least, *others = remedies
     assert least.startswith("The layout that needs least (update")
     assert "of 2Mi a device" in least
@@ -249,7 +249,7 @@ def test_what_is_too_large_does_not_depend_on_the_jobs_own_micro_batches(job, ca
     assert micro in (least[0].setting.micro_batch_size, least[0].setting.micro_batch_tokens)
 
 
-class Resharding(Estimates):
+class Resharding(Estimator):
     """Without memory for the reshard, except of the layouts that `fits` says."""
 
     def __init__(self, job, fits):
@@ -270,11 +270,13 @@ def test_layouts_without_room_for_their_reshard_do_not_count_for_the_jobs_place(
     shared = job(SHARED)
     usual = rank(estimates(shared), top=1)
 
-    alone = rank(Resharding(shared, lambda layout: layout == usual.own.found.layout), top=1)
+    alone = rank(
+        Resharding(shared, lambda layout: layout == usual.job_layout.estimate.layout), top=1
+    )
 
-    assert usual.own.place and usual.own.place > 2
-    assert [one.found.layout for one in alone.proposals] == [usual.own.found.layout]
-    assert alone.own.place == 1
+    assert usual.job_layout.rank and usual.job_layout.rank > 2
+    assert [one.estimate.layout for one in alone.proposals] == [usual.job_layout.estimate.layout]
+    assert alone.job_layout.rank == 1
     assert alone.fitting == 1
     assert alone.counts.no_room == alone.counts.looked_at - 1
 
@@ -282,11 +284,13 @@ def test_layouts_without_room_for_their_reshard_do_not_count_for_the_jobs_place(
 def test_others_are_looked_at_in_place_of_those_without_room_for_their_reshard(job):
     shared = job(SHARED)
     usual = rank(estimates(shared), top=9)
-    refused = [one.found.layout for one in usual.proposals[:3]]
+    refused = [one.estimate.layout for one in usual.proposals[:3]]
 
     ranking = rank(Resharding(shared, lambda layout: layout not in refused), top=6)
 
-    assert [one.found for one in ranking.proposals] == [one.found for one in usual.proposals[3:]]
+    assert [one.estimate for one in ranking.proposals] == [
+        one.estimate for one in usual.proposals[3:]
+    ]
 
 
 def test_one_that_fits_behind_many_that_do_not_is_found(job):
@@ -297,20 +301,20 @@ def test_one_that_fits_behind_many_that_do_not_is_found(job):
 
     assert ranking.counts.no_room > MOST_CHECKED
     (only,) = ranking.proposals
-    assert fits(only.found.layout)
+    assert fits(only.estimate.layout)
     assert not ranking.counts.ended
-    assert ranking.own.place is None
+    assert ranking.job_layout.rank is None
 
 
 def test_the_jobs_own_layout_is_proposed_however_many_do_not_fit(job):
     slow = {"spec.update.parallelism.tensor": 4, "spec.rollout.parallelism.pipeline": 4}
     slowest = job(FOUR | slow)
-    own = estimates(slowest).space.own
+    own = estimates(slowest).space.job_layout
 
     ranking = rank(Resharding(slowest, lambda layout: layout == own), top=1)
 
     assert ranking.counts.no_room == MOST_CHECKED
-    assert [one.found.layout for one in ranking.proposals] == [own]
+    assert [one.estimate.layout for one in ranking.proposals] == [own]
 
 
 def test_a_search_that_gives_up_does_not_say_that_no_layout_fits(job):
@@ -332,12 +336,12 @@ def test_the_papers_layouts_are_among_those_that_fit(name):
     shape = find_shape(job.spec.model, base_dir=PAPER)
     assert shape is not None
 
-    ranking = rank(Estimates(job, shape, {}, rates_of("ascend910c")), top=1, most=20)
+    ranking = rank(Estimator(job, shape, {}, rates_of("ascend910c")), top=1, most=20)
 
     (best,) = ranking.proposals
-    assert ranking.own.place is not None
-    assert not memory_problems(resolve(job).spec, ranking.own.memory)
-    assert best.found.seconds <= ranking.own.found.seconds
+    assert ranking.job_layout.rank is not None
+    assert not memory_problems(resolve(job).spec, ranking.job_layout.memory)
+    assert best.estimate.seconds <= ranking.job_layout.estimate.seconds
     assert not model_problems(best.job, base_dir=PAPER)
 
 

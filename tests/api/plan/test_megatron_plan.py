@@ -14,7 +14,7 @@ from rljob_api.topology.resolved import resolve
 from rljob_plan.machines import rates_of
 from rljob_plan.memory import least_to_train, plan_memory
 from rljob_plan.performance import training_parts
-from rljob_plan.search.estimates import Estimates
+from rljob_plan.search.estimates import Estimator
 from rljob_plan.search.ranking import rank
 
 TINY = BUILTINS["tiny"]
@@ -126,13 +126,13 @@ def test_degrees_that_its_layers_cannot_have_are_refused(shape, degrees, path, t
 def test_a_search_proposes_what_it_can_train_alone(job):
     torch, megatron = (
         rank(
-            Estimates(job({**FOUR, **FEW, ENGINE: engine}), SPARSE, {}, rates_of("emulated")),
+            Estimator(job({**FOUR, **FEW, ENGINE: engine}), SPARSE, {}, rates_of("emulated")),
             top=60,
         ).proposals
         for engine in ("torch", "megatron")
     )
 
     assert not any(refusals(one.job, SPARSE) for one in megatron)
-    assert {one.found.layout.update.zero for one in megatron} == {0, 1}
-    assert 2 in {one.found.layout.update.zero for one in torch}
-    assert any(one.found.layout.update.expert > 1 for one in megatron)
+    assert {one.estimate.layout.update.zero for one in megatron} == {0, 1}
+    assert 2 in {one.estimate.layout.update.zero for one in torch}
+    assert any(one.estimate.layout.update.expert > 1 for one in megatron)

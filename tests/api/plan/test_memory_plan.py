@@ -13,7 +13,7 @@ from rljob_api.model.architecture import BUILTINS
 from rljob_api.model.layout import stages
 from rljob_api.topology.devices import UpdateDegrees
 from rljob_api.topology.resolved import resolve
-from rljob_plan.activations import Packed, plan_activations
+from rljob_plan.activations import PackedSizes, plan_activations
 from rljob_plan.memory import plan_memory
 from rljob_plan.memory_rules import memory_problems
 from rljob_plan.plan import make_plan, plan_resharding
@@ -99,9 +99,9 @@ def test_the_first_stage_keeps_as_many_micro_batches_as_its_schedule_runs_ahead(
     def kept(**changes):
         degrees = UpdateDegrees(data=1, **changes)
         return plan_activations(
-            replace(TINY, layers=8, vocab=1), degrees, Packed.of(1, 2, 8, 9),
+            replace(TINY, layers=8, vocab=1), degrees, PackedSizes.of(1, 2, 8, 9),
             item_bytes=4, recompute="full", passes=passes, portable=False,
-        ).kept  # fmt: skip
+        ).retained  # fmt: skip
 
     tokens = (8 + 2 * 8) * 128 * 4
     found = kept(pipeline=4, virtual_pipeline=virtual)
@@ -128,7 +128,7 @@ def test_the_kv_cache_is_that_of_all_samples_of_a_replica(job):
     cache = plan_memory(spec, TINY).kv_cache
 
     assert cache.sequence == (128 + 64) * 4 * 2 * 128 * 4
-    assert (cache.wanted, cache.room) == (64, 64)
+    assert (cache.requested, cache.room) == (64, 64)
 
 
 def test_a_cache_of_a_stated_size_holds_whole_tokens_of_it(job):
@@ -138,7 +138,7 @@ def test_a_cache_of_a_stated_size_holds_whole_tokens_of_it(job):
 
     token = 4 * 2 * 128 * 4
     assert memory.kv_cache.tokens == 2**20 // token == 256
-    assert (memory.kv_cache.room, memory.kv_cache.wanted) == (1, 128)
+    assert (memory.kv_cache.room, memory.kv_cache.requested) == (1, 128)
     assert memory.phases[0].parts["KV cache"] == 256 * token
     assert memory_problems(spec, memory) == []
 
@@ -308,7 +308,7 @@ def test_tensor_and_pipeline_cut_the_fullest_stage(job):
 
     # the last stage: a layer and the head (vocabulary 1000), its norms whole
     assert update.tensor == (LAYER + 64_000) // 2
-    assert update.whole == 3 * 64
+    assert update.replicated == 3 * 64
     assert rollout.tensor == (4 * LAYER + 2 * 64_000) // 4
 
 
@@ -326,7 +326,7 @@ def test_experts_are_cut_by_their_own_degree_or_like_matrices(job):
 def test_zero_shares_state_among_replicas(job, zero, expert, cut):
     spec = resolve(job(EIGHT | {UPDATE: {"zero": zero, "expert": expert}})).spec
     shape = SPARSE
-    dense = shape.total().tensor + shape.total().whole
+    dense = shape.total().tensor + shape.total().replicated
     experts = 4 * EXPERTS // expert
     whole, shared = dense + experts, -(-dense // 8) + -(-experts // (8 // expert))
 
@@ -438,7 +438,7 @@ def test_a_pass_bounded_by_tokens_is_counted_as_one_of_as_many_prompts(job):
 
     by_tokens = resolve(job({"spec.batch.microBatchTokens": 2 * group})).spec.batch
 
-    assert Packed.longest(by_tokens) == Packed.longest(batch)
+    assert PackedSizes.longest(by_tokens) == PackedSizes.longest(batch)
     assert by_tokens.passes(1) == batch.passes(1)
 
 

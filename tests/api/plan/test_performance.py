@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from rljob_api.model.architecture import BUILTINS, Experts
+from rljob_api.model.architecture import BUILTINS, ExpertSizes
 from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_api.topology.resolved import resolve
-from rljob_plan.collectives import meetings_of_step, meetings_of_token
+from rljob_plan.collectives import step_collectives, token_collectives
 from rljob_plan.decoding import active_parameters, forward_flops
-from rljob_plan.machines import Machine, Shares, rates_of
+from rljob_plan.machines import MachineRates, RateShares, rates_of
 from rljob_plan.performance import step_parts
 
 TINY = BUILTINS["tiny"]
-PLAIN = Machine(
+PLAIN = MachineRates(
     flops=1e9, memory_bytes=1e8, link_bytes=1e6, swap_bytes=1e7, dispatch_bytes=float(2**20)
 )
-ALL = Shares(products=1.0, reads=1.0, links=1.0)
+ALL = RateShares(products=1.0, reads=1.0, links=1.0)
 SAMPLES, LENGTH = 16 * 8, 128 + 64
 
 
@@ -65,7 +65,7 @@ def test_a_token_costs_two_products_of_each_parameter_and_half_of_attentions_squ
 
 
 def test_experts_that_a_token_does_not_choose_cost_nothing():
-    experts = Experts(count=8, intermediate=16, chosen=2)
+    experts = ExpertSizes(count=8, intermediate=16, chosen=2)
     sparse, chosen = (
         replace(TINY, family="qwen3_moe", experts=replace(experts, count=count)) for count in (8, 2)
     )
@@ -134,7 +134,7 @@ def test_stages_of_a_rollout_take_turns_and_tensor_ranks_put_their_parts_togethe
 def test_ranks_meet_as_often_as_their_degrees_ask():
     def met(passes=1, recompute="none", **degrees):
         update = UpdateDegrees.model_validate({"data": 1, **degrees})
-        return meetings_of_step(TINY, update, passes=passes, recompute=recompute)
+        return step_collectives(TINY, update, passes=passes, recompute=recompute)
 
     norm, layers, vocabulary = 1, 4, 5
     assert met() == 0
@@ -148,7 +148,7 @@ def test_ranks_meet_as_often_as_their_degrees_ask():
     assert met(context=4, contextAlgorithm="ring") == (3 + 3 + 4) * layers + 1 + norm
     assert met(5, pipeline=2) == 5 * 2 + norm
     tokens = RolloutDegrees(data=1, tensor=2)
-    assert meetings_of_token(TINY, tokens) == 2 * layers + 3
+    assert token_collectives(TINY, tokens) == 2 * layers + 3
 
 
 def test_the_optimizer_reads_its_state_once_and_an_offload_moves_it_in_and_out(job):

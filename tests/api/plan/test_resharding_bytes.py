@@ -21,7 +21,7 @@ from rljob_plan.plan_json import plan_json
 from rljob_plan.plan_text import plan_text
 from rljob_plan.resharding.figures import count_bytes, peaks
 from rljob_plan.resharding.job_layouts import plan_of_job
-from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
+from rljob_plan.resharding.layouts import LayoutTable, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import CORRECTION_BIAS, Widths
 
@@ -32,10 +32,10 @@ def item(tensor: TensorSpec, width: int) -> int:
     return 4 if tensor.name.endswith(CORRECTION_BIAS) else width
 
 
-def held_bytes(layout: Layout, device: int, width: int) -> Counter[str]:
+def held_bytes(layout: LayoutTable, device: int, width: int) -> Counter[str]:
     """By tensor."""
     return Counter(
-        {p.tensor.name: p.box.items * item(p.tensor, width) for p in layout.held(device)}
+        {p.tensor.name: p.box.items * item(p.tensor, width) for p in layout.local_boxes(device)}
     )
 
 
@@ -107,8 +107,8 @@ def test_no_byte_is_moved_that_its_device_has(plan: ReshardPlan):
 
     missing = Counter[int]()
     for device in plan.rollout.devices:
-        held = {piece.tensor.name: piece.box for piece in plan.update.held(device)}
-        for tensor, box in plan.rollout.held(device):
+        held = {piece.tensor.name: piece.box for piece in plan.update.local_boxes(device)}
+        for tensor, box in plan.rollout.local_boxes(device):
             there = box.meet(held[tensor.name]).items if tensor.name in held else 0
             missing[device] += (box.items - there) * item(
                 tensor, min(WIDTHS.update, WIDTHS.rollout)
@@ -155,7 +155,7 @@ def test_tp8dp2_to_tp4dp4_of_qwen_32b_frees_8_gb_of_a_device():
 
     assert kept / GB == pytest.approx(7.63, abs=0.01)
     assert kept / 1e9 == pytest.approx(8.19, abs=0.01)
-    assert count_bytes(plan).kept == 16 * kept  # after a swap: 0
+    assert count_bytes(plan).retained == 16 * kept  # after a swap: 0
 
 
 def test_figure_3s_layouts_of_qwen_30b_keep_60_gb_by_equation_3():
@@ -176,7 +176,7 @@ def test_figure_3s_layouts_of_qwen_30b_keep_60_gb_by_equation_3():
 
     assert redundant / GB == pytest.approx(59.7, abs=0.1)
     # A device trains with half of the matrices and experts; Eq. 3 counts the quarter that it selects from.
-    assert count_bytes(plan).kept / GB == pytest.approx(4 * (2.85 / 2 + 54 / 2), abs=0.3)
+    assert count_bytes(plan).retained / GB == pytest.approx(4 * (2.85 / 2 + 54 / 2), abs=0.3)
 
 
 def test_ranks_of_the_papers_384_multiply_to_all_devices():
@@ -189,13 +189,13 @@ def test_ranks_of_the_papers_384_multiply_to_all_devices():
     trained, generated = update_layout(shape, update), rollout_layout(shape, rollout)
 
     # TP4 PP6 DP2 × context 8, EP16 = DP2 × context 8; EP64 × DP6, TP2 inside EP64
-    assert len(trained.parts) == 4 * 6 * 2 * 8 == 384
-    assert len(generated.parts) == 64 * 6 == 192 * 2 == 384
-    experts = [part.expert for part in generated.parts]
+    assert len(trained.shards) == 4 * 6 * 2 * 8 == 384
+    assert len(generated.shards) == 64 * 6 == 192 * 2 == 384
+    experts = [part.expert for part in generated.shards]
     assert Counter(experts) == dict.fromkeys(range(64), 6)
     for rank in (0, 131, 383):
-        whole = sum(prod(piece.shape) for piece in slices(shape, trained.parts[rank]))
-        assert sum(piece.box.items for piece in trained.held(rank)) == whole
+        whole = sum(prod(piece.shape) for piece in slices(shape, trained.shards[rank]))
+        assert sum(piece.box.items for piece in trained.local_boxes(rank)) == whole
 
 
 def test_a_plan_shows_what_a_reshard_moves_and_holds():
@@ -239,4 +239,4 @@ def test_separated_devices_keep_nothing_twice():
 
     assert count_bytes(plan).moved == 2 * 2 * shape.total().total
     assert not set(update.devices) & set(rollout.devices)
-    assert not list(update.held(2)) and not list(rollout.held(0))
+    assert not list(update.local_boxes(2)) and not list(rollout.local_boxes(0))

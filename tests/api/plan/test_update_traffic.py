@@ -9,7 +9,7 @@ from rljob_api.topology.resolved import resolve
 from rljob_plan.plan import make_plan
 from rljob_plan.plan_json import plan_json
 from rljob_plan.plan_text import plan_text
-from rljob_plan.traffic import Traffic
+from rljob_plan.traffic import UpdateTraffic
 from rljob_plan.update_traffic import longest_work, plan_traffic
 
 TINY = BUILTINS["tiny"]
@@ -23,13 +23,13 @@ def traffic(job, changes):
 
 
 def test_one_device_sends_nothing(job):
-    assert traffic(job, {}) == Traffic()
+    assert traffic(job, {}) == UpdateTraffic()
 
 
 def test_data_ranks_send_the_gradients_in_one_sum(job):
     found = traffic(job, TWO)
 
-    assert found == Traffic(data=4 * TINY.total().total)
+    assert found == UpdateTraffic(data=4 * TINY.total().total)
 
 
 def test_tensor_ranks_send_their_tokens_ten_times_a_layer(job):
@@ -42,7 +42,7 @@ def test_tensor_ranks_send_their_tokens_ten_times_a_layer(job):
     positions, targets = 4 * (1 + 8 * 63), 4 * 8 * 64
     numbers = 4 * (3 * positions + targets)
     assert found.tensor == passes * ((10 * 4 + 2 + 2) * half + numbers)
-    assert found.data == 4 * TINY.total().whole
+    assert found.data == 4 * TINY.total().replicated
 
 
 def test_pipeline_ranks_send_hidden_states_and_what_the_last_stage_says_of_each_token(job):
@@ -51,7 +51,7 @@ def test_pipeline_ranks_send_hidden_states_and_what_the_last_stage_says_of_each_
     found = traffic(job, changes)
 
     told = 2 * 4 * 8 * 64 // 2  # a log-prob and an entropy
-    assert found == Traffic(pipeline=16 * ((128 + 8 * 63) * 128 * 4 + told))
+    assert found == UpdateTraffic(pipeline=16 * ((128 + 8 * 63) * 128 * 4 + told))
 
 
 def test_layers_that_are_computed_again_gather_their_tokens_again(job):
@@ -71,7 +71,7 @@ def test_rows_of_weights_are_gathered_twice_a_pass_and_those_of_both_ends_once(j
     found = traffic(job, changes)
 
     ends = TINY.embedding().total + TINY.head().total
-    assert found == Traffic(data=8 * 4 * (3 * TINY.total().total - ends) // 2)
+    assert found == UpdateTraffic(data=8 * 4 * (3 * TINY.total().total - ends) // 2)
 
 
 @pytest.mark.parametrize(("zero", "times"), [(0, 2), (1, 2), (2, 9)])
@@ -81,7 +81,7 @@ def test_zero_sends_gradients_every_pass_and_then_weights_as_well(job, zero, tim
     found = traffic(job, changes)
 
     assert longest_work(resolve(job(changes)).spec).passes == 8
-    assert found == Traffic(data=times * 4 * TINY.total().total // 2)
+    assert found == UpdateTraffic(data=times * 4 * TINY.total().total // 2)
 
 
 def test_a_plan_shows_what_is_sent_and_nothing_where_nothing_is(job):

@@ -5,7 +5,7 @@ from api_server import ADMIN, NOBODY
 from job_client import condition, running, until
 
 from rljob_device_plugin.errors import NotReported
-from rljob_device_plugin.reports import Api, Reports
+from rljob_device_plugin.reports import ApiServer, Reports
 
 NAME = "spell-backward"
 CLUSTER = f"{NAME}-0"
@@ -23,7 +23,7 @@ def api(server, tmp_path):
 
     def of(token=ADMIN):
         (tmp_path / "token").write_text(token)
-        return Api(url=server.url, token=tmp_path / "token", ca=server.ca)
+        return ApiServer(url=server.url, token=tmp_path / "token", ca=server.ca)
 
     return of
 
@@ -43,12 +43,12 @@ def reading(operator, namespace):
 async def test_a_pod_on_a_broken_chip_is_replaced_within_the_attempt(
     reading, chips, kuberay, ray, kube, jobs, make_job, namespace
 ):
-    chips.tell({})
+    chips.write({})
     async with reading() as process:
         await kube.create(make_job())
         await jobs.until(lambda job: running(job) and health(job) == "True")
 
-        chips.tell({3: "SeparateNPU"})
+        chips.write({3: "SeparateNPU"})
         hit = await jobs.until(lambda job: health(job) == "False")
         going = await jobs.until_object(
             "v1", "Pod", WORKER, lambda pod: "deletionTimestamp" in pod["metadata"]
@@ -57,7 +57,7 @@ async def test_a_pod_on_a_broken_chip_is_replaced_within_the_attempt(
         (gone,) = await kuberay.replace_deleted_pods(namespace, CLUSTER)
         again = await jobs.until(lambda job: health(job) == "True")
         reported = process.figure("rljob_faulty_chips", level="SeparateNPU")
-        chips.tell({})
+        chips.write({})
         recovered = await jobs.until(lambda job: not job["status"].get("faultyChips"))
 
     told = condition(hit, "AcceleratorHealthy")
@@ -87,7 +87,7 @@ async def test_a_pod_on_a_chip_that_warns_goes_after_a_checkpoint(
         driver.report = {"progress": {"step": 3, "totalSteps": 4}}
         await jobs.until(lambda job: job["status"].get("progress", {}).get("step") == 3)
 
-        chips.tell({3: "PreSeparateNPU"})
+        chips.write({3: "PreSeparateNPU"})
         await jobs.until_object(
             "v1", "Pod", WORKER, lambda pod: "deletionTimestamp" in pod["metadata"]
         )
@@ -103,7 +103,7 @@ async def test_a_pod_on_a_chip_that_warns_goes_after_a_checkpoint(
 async def test_an_operator_that_does_not_read_reports_leaves_pods_alone(
     operator, chips, kube, jobs, make_job
 ):
-    chips.tell({3: "SeparateNPU"})
+    chips.write({3: "SeparateNPU"})
     async with operator("--emulated-device-plugin") as process:
         await kube.create(make_job())
         seen = await jobs.until(running)

@@ -113,7 +113,7 @@ async def test_a_second_creation_is_a_conflict(kube, job, make_job):
 async def test_the_same_event_is_counted_and_another_is_not(kube, job, jobs):
     def event(message, minutes):
         when = NOW + timedelta(minutes=minutes)
-        return event_about(job, type="Normal", reason="Running", message=message, now=when)
+        return event_about(job, type="Normal", reason="Running", message=message, timestamp=when)
 
     await kube.create_event(event("it runs", 0))
     await kube.create_event(event("it runs", 5))

@@ -5,7 +5,7 @@ from cluster_jobs import JOB, identity, merged
 
 from rljob_api.check.load import read_job
 from rljob_api.spec.problems import InvalidJob
-from rljob_operator.build.cluster import Groups, ray_cluster
+from rljob_operator.build.cluster import GroupOverrides, ray_cluster
 from rljob_operator.build.gang import gang
 from rljob_operator.build.pods import pod_template
 from rljob_operator.settings import Settings
@@ -124,7 +124,7 @@ def test_the_ray_cluster_has_the_jobs_labels_and_annotations_but_those_of_others
     }
     job = read_job(merged(JOB, {"metadata": metadata}))
 
-    made = ray_cluster(job, identity(), SETTINGS, name="spell-backward-0", groups=Groups())
+    made = ray_cluster(job, identity(), SETTINGS, name="spell-backward-0", groups=GroupOverrides())
 
     assert made["metadata"]["labels"]["team"] == "search"
     assert made["metadata"]["labels"]["app.kubernetes.io/name"] == "rljob"

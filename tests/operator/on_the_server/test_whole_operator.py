@@ -249,8 +249,12 @@ async def test_a_running_job_is_not_judged_before_the_operator_has_heard_of_its_
         await jobs.until_events(["PodsReady", "Running"])
     deaf, put, listing = [True], Cache.put, Kube.list
 
-    def hears_of_no_cluster(self, kind, manifest, *, now):
-        return set() if deaf[0] and kind == "RayCluster" else put(self, kind, manifest, now=now)
+    def hears_of_no_cluster(self, kind, manifest, *, observed_at):
+        return (
+            set()
+            if deaf[0] and kind == "RayCluster"
+            else put(self, kind, manifest, observed_at=observed_at)
+        )
 
     async def is_slow_to_list(self, api_version, kind, *arguments, **options):
         if kind == "RayCluster":

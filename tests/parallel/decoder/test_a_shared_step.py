@@ -161,10 +161,10 @@ def test_a_loss_that_is_not_finite_on_one_replica_skips_the_step_of_all_ranks(
         after = whole(policy)
         return metrics, all(after[name].equal(before[name]) for name in before)
 
-    for metrics, unchanged in on_ranks(grid.size, run, seconds=120):
+    for metrics, fixed_fields_rule in on_ranks(grid.size, run, seconds=120):
         assert math.isnan(metrics["gradient_norm"])
         assert metrics["skipped"] == 1
-        assert unchanged
+        assert fixed_fields_rule
 
 
 def test_a_model_that_transformers_computes_cannot_be_shared(save: Callable[[str], Path]) -> None:

@@ -22,7 +22,7 @@ from transformers.models.qwen3 import Qwen3Config
 
 from rljob_api.model.architecture import Shape, read_shape
 from rljob_api.topology.devices import UpdateDegrees
-from rljob_plan.traffic import Work
+from rljob_plan.traffic import UpdateWork
 from rljob_plan.update_traffic import stage_traffic
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.models.families import read_architecture
@@ -99,7 +99,7 @@ def make_batch() -> SampleBatch:
     )
 
 
-WORK = Work(
+WORK = UpdateWork(
     tokens=PROMPTS * (PROMPT + SAMPLES * (RESPONSE - 1)),
     positions=PROMPTS * (1 + SAMPLES * (RESPONSE - 1)),
     targets=PROMPTS * SAMPLES * RESPONSE,

@@ -19,7 +19,7 @@ from rljob_api.topology.devices import UpdateDegrees
 from rljob_api.topology.resolved import resolve
 from rljob_plan.gradient_traffic import zero_bytes
 from rljob_plan.memory import plan_memory
-from rljob_plan.traffic import Traffic, Work
+from rljob_plan.traffic import UpdateTraffic, UpdateWork
 from rljob_plan.update_traffic import stage_traffic
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.parallel.context import ZigZag
@@ -77,9 +77,9 @@ def make_batch() -> SampleBatch:
     )
 
 
-def work_of(batch: SampleBatch) -> Work:
+def work_of(batch: SampleBatch) -> UpdateWork:
     inner = batch.num_tokens - batch.num_samples
-    return Work(
+    return UpdateWork(
         tokens=sum(map(len, batch.prompts)) + inner,
         positions=len(batch.prompts) + inner,
         targets=batch.num_tokens,
@@ -94,7 +94,7 @@ def planned(
     *,
     recompute: Recompute = "none",
     **degrees: Any,
-) -> Traffic:
+) -> UpdateTraffic:
     parallelism, work = UpdateDegrees.model_validate({"data": 1, **degrees}), work_of(batch)
     return stage_traffic(shape, parallelism, work, stage, dtype="float32", recompute=recompute)
 
@@ -222,7 +222,7 @@ def test_ring_attention_sends_what_is_planned() -> None:
 
     found = on_ranks(2, run)
 
-    work = Work(tokens=sum(lengths), positions=0, targets=0, passes=1)
+    work = UpdateWork(tokens=sum(lengths), positions=0, targets=0, passes=1)
     degrees = UpdateDegrees(data=1, context=2, context_algorithm="ring")
     traffic = stage_traffic(DENSE, degrees, work, 0, dtype="float32")
     assert found == pytest.approx([traffic.context / DENSE.layers] * 2, rel=0.05)
@@ -231,6 +231,6 @@ def test_ring_attention_sends_what_is_planned() -> None:
 def test_zero_3_gathers_weights_twice_a_pass() -> None:
     items = 4096
 
-    planned_bytes = zero_bytes(items, 4, 3, PASSES, "float32", kept=64)
+    planned_bytes = zero_bytes(items, 4, 3, PASSES, "float32", resident=64)
 
     assert planned_bytes == fully_sharded_bytes(items, 4, passes=PASSES, item_bytes=4, kept=64)

@@ -10,7 +10,7 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
 from rljob_api.spec.problems import InvalidJob
-from rljob_operator.build.cluster import Groups, ray_cluster
+from rljob_operator.build.cluster import GroupOverrides, ray_cluster
 from rljob_runtime.report.tracking.tracker_table import PACKAGES, tracking_problems
 from rljob_runtime.run.run_request import spec_digest
 
@@ -70,7 +70,7 @@ def test_the_keys_of_a_secret_are_variables_of_the_head_alone() -> None:
     tracking = {"mlflow": {"trackingUri": SERVER}, "secretName": "tracker-keys"}
     job = make_job(nodes=2, tracking=tracking)
 
-    cluster = ray_cluster(job, identity(), SETTINGS, name="sums-1", groups=Groups())["spec"]
+    cluster = ray_cluster(job, identity(), SETTINGS, name="sums-1", groups=GroupOverrides())["spec"]
 
     head = cluster["headGroupSpec"]["template"]["spec"]["containers"][0]
     others = [group["template"]["spec"]["containers"][0] for group in cluster["workerGroupSpecs"]]
@@ -83,7 +83,7 @@ def test_a_secret_of_storage_and_trackers_comes_once() -> None:
     tracking = {"mlflow": {"trackingUri": SERVER}, "secretName": "keys"}
     job = make_job(tracking=tracking, checkpoint={"storage": storage})
 
-    cluster = ray_cluster(job, identity(), SETTINGS, name="sums-1", groups=Groups())["spec"]
+    cluster = ray_cluster(job, identity(), SETTINGS, name="sums-1", groups=GroupOverrides())["spec"]
 
     head = cluster["headGroupSpec"]["template"]["spec"]["containers"][0]
     assert head["envFrom"] == [{"secretRef": {"name": "keys"}}]

@@ -5,7 +5,7 @@ from typing import Any
 
 from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJob
-from rljob_operator.build.identity import Identity
+from rljob_operator.build.identity import JobIdentity
 from rljob_operator.settings import Settings
 
 SETTINGS = Settings(
@@ -45,7 +45,7 @@ def make_job(*, nodes: int = 1, **spec: Any) -> RLJob:
     return read_job(merged(JOB, {"spec": small | spec}))
 
 
-def identity(name: str = "spell-backward") -> Identity:
-    return Identity(
+def identity(name: str = "spell-backward") -> JobIdentity:
+    return JobIdentity(
         namespace="research", name=name, uid="0b9dd3a5-2d4c-4e6f-8a51-7c6f1d2e3f40", generation=1
     )

@@ -9,8 +9,8 @@ from torch import Tensor
 from rljob_api.model.architecture import Shape
 from rljob_api.model.tensors import tensors_of
 from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
-from rljob_plan.resharding.boxes import Box, Piece
-from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
+from rljob_plan.resharding.boxes import Box, TensorBox
+from rljob_plan.resharding.layouts import LayoutTable, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
@@ -48,7 +48,7 @@ def plan_of(name: str, *, nodes: int | None, separated: bool, widths: Widths) ->
     family, update, rollout = PAIRS[name]
     shape = SHAPES[family]
     trained = update_layout(shape, UpdateDegrees.model_validate(update))
-    first = len(trained.parts) if separated else 0
+    first = len(trained.shards) if separated else 0
     generated = rollout_layout(shape, RolloutDegrees.model_validate(rollout), first_device=first)
     return make_reshard_plan(trained, generated, widths, node_devices=nodes)
 
@@ -63,15 +63,15 @@ def whole_weights(shape: Shape, dtype: torch.dtype) -> dict[str, Tensor]:
     }
 
 
-def slices_of(whole: dict[str, Tensor], layout: Layout, device: int) -> dict[str, Tensor]:
+def slices_of(whole: dict[str, Tensor], layout: LayoutTable, device: int) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
-    for tensor, box in layout.held(device):
+    for tensor, box in layout.local_boxes(device):
         rows, columns = (*tensor.shape, 1)[:2]
         found[tensor.name] = part(whole[tensor.name], Box(0, rows, 0, columns), box).clone()
     return found
 
 
-def made(piece: Piece, dtype: torch.dtype, ledger: MemoryLedger) -> Tensor:
+def made(piece: TensorBox, dtype: torch.dtype, ledger: MemoryLedger) -> Tensor:
     size = piece.box.size[: len(piece.tensor.shape)]
     tensor = torch.full(size, torch.nan, dtype=weight_dtype(piece.tensor.name, dtype))
     ledger.track(MemoryKind.ROLLOUT_WEIGHTS, [tensor])

@@ -8,12 +8,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rljob_api.model.architecture import Experts, Latent, Shape
+from rljob_api.model.architecture import ExpertSizes, LatentSizes, Shape
 from rljob_api.model.tensors import tensors_of
-from rljob_api.model.vision import Tower
+from rljob_api.model.vision import TowerSizes
 from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
-from rljob_plan.resharding.boxes import Piece
-from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
+from rljob_plan.resharding.boxes import TensorBox
+from rljob_plan.resharding.layouts import LayoutTable, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import Widths
 
@@ -23,14 +23,14 @@ WIDTHS = Widths(update=4, rollout=2)
 SIZES: dict[str, Any] = {
     "vocab": 7, "hidden": 2, "layers": 7, "intermediate": 4, "heads": 4, "kv_heads": 2, "head_dim": 1,
 }  # fmt: skip
-LATENT = Latent(query_rank=3, kv_rank=2, nope_dim=1, rope_dim=1, value_dim=1)
+LATENT = LatentSizes(query_rank=3, kv_rank=2, nope_dim=1, rope_dim=1, value_dim=1)
 SHAPES = {
     "llama": Shape(family="llama", **SIZES),
     "tied": Shape(family="qwen3", tied=True, qk_norm=True, **SIZES),
     "biases": Shape(family="llama", qkv_bias=True, output_bias=True, mlp_bias=True, **SIZES),
     "trained tower": Shape(
         family="qwen3_vl",
-        vision=Tower(
+        vision=TowerSizes(
             gated=False, depth=2, hidden=2, inner=3, patch=3, merged=1, out=2, positions=3, added=2
         ),
         trains_tower=True,
@@ -38,12 +38,14 @@ SHAPES = {
         **SIZES,
     ),
     "qwen3_moe": Shape(
-        family="qwen3_moe", experts=Experts(count=12, intermediate=4, dense_layers=(1,)), **SIZES
+        family="qwen3_moe",
+        experts=ExpertSizes(count=12, intermediate=4, dense_layers=(1,)),
+        **SIZES,
     ),
     "deepseek": Shape(
         family="deepseek_v3",
         latent=LATENT,
-        experts=Experts(
+        experts=ExpertSizes(
             count=12, intermediate=4, shared_intermediate=4, first_layer=1, gate_bias=True
         ),
         **SIZES,
@@ -60,14 +62,14 @@ class Device:
     rollout: dict[Element, int] = field(default_factory=dict)
 
 
-def elements(piece: Piece) -> Iterator[Element]:
+def elements(piece: TensorBox) -> Iterator[Element]:
     box = piece.box
     for row, column in product(range(box.top, box.bottom), range(box.left, box.right)):
         yield piece.tensor.name, row, column
 
 
-def elements_held(layout: Layout, device: int) -> Counter[Element]:
-    return Counter(element for piece in layout.held(device) for element in elements(piece))
+def elements_held(layout: LayoutTable, device: int) -> Counter[Element]:
+    return Counter(element for piece in layout.local_boxes(device) for element in elements(piece))
 
 
 def executed(plan: ReshardPlan) -> Counter[int]:
@@ -151,7 +153,7 @@ def plans(
     update = update_layout(shape, draw(update_degrees(shape)))
     separated = draw(st.booleans())
     rollout = rollout_layout(
-        shape, draw(rollout_degrees(shape)), first_device=len(update.parts) if separated else 0
+        shape, draw(rollout_degrees(shape)), first_device=len(update.shards) if separated else 0
     )
     return make_reshard_plan(
         update,

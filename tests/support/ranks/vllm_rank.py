@@ -12,7 +12,7 @@ from vllm_forks import forked
 
 from rljob_api.model.architecture import read_shape
 from rljob_api.topology.devices import RolloutDegrees
-from rljob_plan.resharding.boxes import Box, Piece
+from rljob_plan.resharding.boxes import Box, TensorBox
 from rljob_plan.resharding.job_layouts import VLLM_VOCABULARY_STEP
 from rljob_plan.resharding.layouts import rollout_layout
 from rljob_runtime.models.config import read_config
@@ -67,13 +67,13 @@ def changed(path: Path) -> dict[str, torch.Tensor]:
 
 def slices(
     path: Path, weights: Mapping[str, Tensor], rank: int, ranks: int, tensor: int
-) -> Iterator[tuple[Piece, Tensor]]:
+) -> Iterator[tuple[TensorBox, Tensor]]:
     """What a rank holds of these weights, as a reshard brings it."""
     shape = read_shape(read_config(path), name="the small model")
     assert shape is not None
     degrees = RolloutDegrees(data=ranks // tensor, tensor=tensor)
     layout = rollout_layout(shape, degrees, vocabulary_step=VLLM_VOCABULARY_STEP)
-    for piece in layout.held(rank):
+    for piece in layout.local_boxes(rank):
         whole = weights[piece.tensor.name]
         rows, columns = (*whole.shape, 1)[:2]
         yield piece, part(whole, Box(0, rows, 0, columns), piece.box).clone()

@@ -1,8 +1,8 @@
-"""The algorithms of the contract: one file each, its parameters and the columns that it needs.
-Those of installed packages come by entry point (`package_algorithm`).
+"""The built-in algorithms: one file each, with its parameters and the columns that it needs. Algorithms of
+installed packages are found by entry point (`package_algorithm`).
 
-The runtime's part of an algorithm (advantages, loss) is the file of the same name in
-`rljob_runtime.algorithms`, which follows from `NAMES` too.
+The runtime's implementation of an algorithm (advantages, loss) is the file of the same name in
+`rljob_runtime.algorithms`, which also follows from `NAMES`.
 """
 
 from collections.abc import Mapping
@@ -36,20 +36,20 @@ DEFAULT = "grpo"
 
 
 def _params_of(name: str) -> type[PolicyParams]:
-    """The class of parameters that the algorithm's file defines."""
+    """Return the class of parameters that the algorithm's file defines."""
     module = import_module(f"{__name__}.{name.replace('-', '_')}")
     classes = [one for one in vars(module).values() if isinstance(one, type)]
-    own = [one for one in classes if one.__module__ == module.__name__]
-    (params,) = [one for one in own if issubclass(one, PolicyParams)]
+    defined_here = [one for one in classes if one.__module__ == module.__name__]
+    (params,) = [one for one in defined_here if issubclass(one, PolicyParams)]
     return params
 
 
 def _section_of(name: str) -> type[NamedAlgorithm]:
-    """The member of the union with these parameters."""
+    """Return the member of the union with these parameters."""
     params, shared = PARAMS[name], NamedAlgorithm.model_fields
-    called = Field(name if name == DEFAULT else ..., description=shared["name"].description)
-    given = Field(params(), description=shared["params"].description)
-    fields: dict[str, Any] = {"name": (Literal[name], called), "params": (params, given)}
+    name_field = Field(name if name == DEFAULT else ..., description=shared["name"].description)
+    params_field = Field(params(), description=shared["params"].description)
+    fields: dict[str, Any] = {"name": (Literal[name], name_field), "params": (params, params_field)}
     title = params.__name__.removesuffix("Params")
     # Fields have their descriptions; pydantic would look for this class in the sources of all callers.
     options = {"use_attribute_docstrings": False}
@@ -59,14 +59,14 @@ def _section_of(name: str) -> type[NamedAlgorithm]:
 
 
 def name_of(value: Any) -> str:
-    """The member of the union that a mapping or a section names; the default where it names none."""
+    """Return the member of the union that a mapping or a section names, or the default if it names none."""
     named = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
     name = DEFAULT if named is None else str(named)
     return PackageAlgorithm.UNION_NAME if is_extension(name) else name
 
 
 PARAMS = {name: _params_of(name) for name in NAMES}
-"""Each built-in algorithm's parameters by its name."""
+"""Parameters of each built-in algorithm, by its name."""
 SECTIONS = {name: _section_of(name) for name in NAMES}
 if TYPE_CHECKING:
     Algorithm = NamedAlgorithm
@@ -80,6 +80,6 @@ else:
             custom_error_message="is not the name of an algorithm",
         ),
     ]
-"""A union by name: each algorithm has parameters of its own."""
+"""A union by name: each algorithm has its own parameters."""
 
 __all__ = ["DEFAULT", "NAMES", "PARAMS", "SECTIONS", "Algorithm", "PackageAlgorithm"]

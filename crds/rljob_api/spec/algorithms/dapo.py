@@ -10,16 +10,16 @@ from rljob_api.spec.section import Section
 
 
 class Overlong(Section):
-    """Price of responses that come near to the longest, rising linearly over the last tokens."""
+    """Penalty for responses near the longest length, rising linearly over the last tokens."""
 
     buffer_tokens: int = Field(ge=1, le=10_000_000)
     """Tokens before the longest length from which on a response costs something (the paper's L_cache)."""
 
     penalty: float = Field(default=1.0, gt=0, le=1000)
-    """What a response of the longest length costs."""
+    """Penalty of a response of the longest length."""
 
     max_length: int | None = Field(default=None, ge=1, le=10_000_000)
-    """Length at which the whole penalty is due (the paper's L_max); default: maxResponseLength."""
+    """Length at which the full penalty applies (the paper's L_max); default: maxResponseLength."""
 
 
 class DAPOParams(ClippedParams):
@@ -28,21 +28,21 @@ class DAPOParams(ClippedParams):
     clip_high: ClipHigh = 0.28
 
     dynamic_sampling: DynamicSampling | None = None
-    """Trains on groups with a signal alone, as the paper does. Default: on all groups."""
+    """Train only on groups with a signal, as in the paper. Default: on all groups."""
 
     overlong: Overlong | None = None
-    """Soft punishment of long responses, taken off the reward before the advantages are made; which groups
-    have a signal is told by the reward without it. Default: none."""
+    """Soft penalty for long responses, subtracted from the reward before the advantages are computed. Whether
+    a group has a signal is decided by the reward without it. Default: none."""
 
     @property
     def refills(self) -> bool:
-        """With dynamic sampling."""
+        """Return whether dynamic sampling is used."""
         return self.dynamic_sampling is not None
 
     def resolved(self, *, max_response_length: int) -> Self:
-        """With the longest response as that of the overlong shaping."""
-        own = super().resolved(max_response_length=max_response_length)
-        if own.overlong is None or own.overlong.max_length is not None:
-            return own
-        overlong = own.overlong.model_copy(update={"max_length": max_response_length})
-        return own.model_copy(update={"overlong": overlong})
+        """Return the parameters with the longest response as the limit of the overlong shaping."""
+        params = super().resolved(max_response_length=max_response_length)
+        if params.overlong is None or params.overlong.max_length is not None:
+            return params
+        overlong = params.overlong.model_copy(update={"max_length": max_response_length})
+        return params.model_copy(update={"overlong": overlong})

@@ -4,6 +4,6 @@ from rljob_api.spec.algorithms.policy_params import ClippedParams, LossAggregati
 
 
 class DrGRPOParams(ClippedParams):
-    """Rewards less their group's mean; token sums divided by a constant, so that length has no price."""
+    """Rewards minus their group's mean; token sums divided by a constant, so that length has no effect."""
 
     loss_aggregation: LossAggregation = "sequence-sum"

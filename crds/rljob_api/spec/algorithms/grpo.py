@@ -4,7 +4,7 @@ from rljob_api.spec.algorithms.policy_params import ClippedParams
 
 
 class GRPOParams(ClippedParams):
-    """Group-relative advantages, clipped surrogate."""
+    """Group-relative advantages with a clipped surrogate."""
 
     scale_advantages: bool = True
     """Divide advantages by the group's standard deviation (unbiased); false is Dr.GRPO's choice."""

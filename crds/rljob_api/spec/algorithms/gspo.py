@@ -1,4 +1,4 @@
-"""GSPO (arXiv:2507.18071): one ratio a sequence, clipped as a whole."""
+"""GSPO (arXiv:2507.18071): one ratio per sequence, clipped for the full sequence."""
 
 from rljob_api.spec.algorithms.policy_params import (
     ClipHigh,
@@ -9,7 +9,8 @@ from rljob_api.spec.algorithms.policy_params import (
 
 
 class GSPOParams(ClippedParams):
-    """GRPO's advantages; the ratio is the geometric mean over a sequence, so that it is clipped whole."""
+    """GRPO's advantages; the ratio is the geometric mean over a sequence, and is clipped for the full
+    sequence."""
 
     clip_low: ClipLow = 3e-4
     clip_high: ClipHigh = 4e-4

@@ -1,7 +1,7 @@
 """Algorithms of installed packages, by entry point: `acme.opo` under ``rljob.algorithm_params``.
 
-Where the package is installed, `spec.algorithm.params` is an instance of its class, and rules, plan and
-states follow from it; elsewhere, as in the operator, it has what every algorithm has.
+If the package is installed, `spec.algorithm.params` is an instance of its class, and rules, plan and states
+follow from it. Elsewhere, as in the operator, it has only the parameters that every algorithm has.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from rljob_api.spec.problems import Problem
 ENTRY_POINTS = "rljob.algorithm_params"
 PATH = "spec.algorithm"
 STATES = ("generate", "reward", "reference", "teacher", "values", "critic", "update")
-"""What a package's algorithm may choose its states among."""
+"""States that a package's algorithm may use."""
 WRITERS = {
     "rollout_logprobs": "generate",
     "reward": "reward",
@@ -33,58 +33,66 @@ class PackageAlgorithm(NamedAlgorithm):
     """An algorithm of an installed package."""
 
     UNION_NAME: ClassVar[str] = "PACKAGE.NAME"
-    """Stands for its names, all of which have a dot."""
+    """Placeholder for the names of packages, all of which have a dot."""
 
     name: Annotated[str, NameOf()]
     """Name of the algorithm, e.g. `acme.opo`."""
 
     params: PolicyParams = PolicyParams()
-    """What every algorithm has."""
+    """Parameters that every algorithm has."""
 
     package_params: Params = None
     """The algorithm's own parameters."""
 
     @model_validator(mode="after")
-    def _as_the_package_says(self) -> Self:
-        found = _class_of(self.name)
-        if isinstance(found, type) and not isinstance(self.params, found):
+    def _use_package_class(self) -> Self:
+        """Validate the parameters with the package's class, if the package is installed."""
+        params_class = _class_of(self.name)
+        if isinstance(params_class, type) and not isinstance(self.params, params_class):
             try:
-                made = found.model_validate(self._given(self.params))
+                params = params_class.model_validate(self._combined_params(self.params))
             except ValidationError:
-                return self  # `package_problems` tells of it
-            self.__dict__.update(params=made, package_params=self.package_params or {})
+                return self  # `problems` reports it
+            self.__dict__.update(params=params, package_params=self.package_params or {})
         return self
 
     @field_serializer("params")
-    def _shared(self, params: PolicyParams) -> dict[str, Any]:
-        """Only what was given or resolved: a package may have other defaults."""
+    def _shared_params_json(self, params: PolicyParams) -> dict[str, Any]:
+        """Return only what was set or resolved: a package may have other defaults."""
         shared = params.model_fields_set & PolicyParams.model_fields.keys()
         return params.model_dump(mode="json", by_alias=True, include=shared)
 
     @field_serializer("package_params")
-    def _own(self, given: dict[str, Any] | None) -> dict[str, Any] | None:
-        own = self.params.model_fields_set - PolicyParams.model_fields.keys()
-        return self.params.model_dump(mode="json", by_alias=True, include=own) if own else given
+    def _package_params_json(self, package_params: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return the package's own parameters, or those that were given if it is not installed."""
+        package_fields = self.params.model_fields_set - PolicyParams.model_fields.keys()
+        return (
+            self.params.model_dump(mode="json", by_alias=True, include=package_fields)
+            if package_fields
+            else package_params
+        )
 
-    def _given(self, params: PolicyParams) -> dict[str, Any]:
-        return {**(self.package_params or {}), **self._shared(params)}
+    def _combined_params(self, params: PolicyParams) -> dict[str, Any]:
+        return {**(self.package_params or {}), **self._shared_params_json(params)}
 
     def problems(self) -> Iterator[Problem]:
-        """What the installed package says against the parameters; nothing where it is not installed."""
-        found = _class_of(self.name)
-        if isinstance(found, str):
-            yield Problem(f"{PATH}.name", f"is {self.name!r}, {found}")
-        elif found is not None and not isinstance(self.params, found):
+        """Yield what the installed package finds wrong with the parameters; nothing if it is not
+        installed."""
+        params_class = _class_of(self.name)
+        if isinstance(params_class, str):
+            yield Problem(f"{PATH}.name", f"is {self.name!r}, {params_class}")
+        elif params_class is not None and not isinstance(self.params, params_class):
             try:
-                found.model_validate(self._given(self.params))
+                params_class.model_validate(self._combined_params(self.params))
             except ValidationError as error:
                 for detail in error.errors(include_url=False):
-                    yield problem_of(detail, root=found, prefix=f"{PATH}.packageParams")
+                    yield problem_of(detail, root=params_class, prefix=f"{PATH}.packageParams")
         yield from _needs_problems(self.name, self.params)
 
 
 def _class_of(name: str) -> type[PolicyParams] | str | None:
-    """The class of the parameters; None where not one package offers it, a text where it is broken."""
+    """Return the class of the parameters, None unless exactly one package offers it, or a message if it is
+    broken."""
     offers = list(
         {entry.value: entry for entry in entry_points(group=ENTRY_POINTS, name=name)}.values()
     )
@@ -92,16 +100,16 @@ def _class_of(name: str) -> type[PolicyParams] | str | None:
         return None
     where = f"whose entry point {offers[0].value} ({ENTRY_POINTS})"
     try:
-        found = offers[0].load()
+        params_class = offers[0].load()
     except Exception as error:
         return f"{where} cannot be loaded: {type(error).__name__}: {error}"
-    if not (isinstance(found, type) and issubclass(found, PolicyParams)):
+    if not (isinstance(params_class, type) and issubclass(params_class, PolicyParams)):
         return f"{where} is no subclass of rljob_api.spec.algorithms.policy_params.PolicyParams"
-    return found
+    return params_class
 
 
 def _needs_problems(name: str, params: PolicyParams) -> Iterator[Problem]:
-    """States and columns that there are, each column written by one of the states."""
+    """Require known states, and columns that one of the states writes."""
     path = f"{PATH}.name"
     unknown = [state for state in params.states if state not in STATES]
     if unknown or "update" not in params.states:

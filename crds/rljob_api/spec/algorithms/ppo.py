@@ -8,27 +8,28 @@ from rljob_api.spec.algorithms.policy_params import ClippedParams
 
 
 class PPOParams(ClippedParams):
-    """Clipped surrogate with advantages of a critic."""
+    """Clipped surrogate with advantages from a critic."""
 
     discount: float = Field(default=1.0, gt=0, le=1)
     """Discount γ of a token's later rewards."""
 
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
-    """λ of generalized advantage estimation: 1 trusts rewards alone, 0 the critic's next value alone."""
+    """λ of generalized advantage estimation: 1 uses only rewards, 0 only the critic's next value."""
 
     whiten_advantages: bool = True
-    """Bring advantages to mean 0 and variance 1 over all response tokens of the step; the update then
-    begins once the whole batch is there."""
+    """Bring advantages to mean 0 and variance 1 over all response tokens of the step; the update then starts
+    once the full batch is available."""
 
     dual_clip: float | None = Field(default=3.0, gt=1, le=1000)
-    """Tokens with a negative advantage lose at most so many times it (arXiv:1912.09729); null: no limit."""
+    """Tokens with a negative advantage lose at most this many times it (arXiv:1912.09729); null: no limit."""
 
     value_clip: float | None = Field(default=0.5, gt=0, le=1000)
-    """A value that moved further than this from the one before the step teaches the critic no more than one
-    that moved so far; null for no limit."""
+    """A value that moves further than this from the one before the step trains the critic only as if it had
+    moved this far; null for no limit."""
 
     kl_in: Literal["loss", "reward"] = "reward"
-    """Where the KL term is: added to the loss, or taken off the rewards before the advantages are made."""
+    """Where the KL term is: added to the loss, or subtracted from the rewards before the advantages are
+    computed."""
 
     kl_estimator: Literal["k1", "k2", "k3"] = "k1"
     """Estimator of the KL term (Schulman's k1, k2, k3): k1 has the right gradient in the reward, k2 in the
@@ -39,21 +40,21 @@ class PPOParams(ClippedParams):
 
     @property
     def states(self) -> tuple[str, ...]:
-        """See PolicyParams."""
+        """Return the worker states, with the critic's values and its training."""
         reference = ("reference",) if self.kl_coefficient > 0 else ()
         return ("generate", "reward", *reference, "values", "critic", "update")
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """See PolicyParams."""
+        """Return the columns that the update reads, including the critic's values."""
         return (*super().fields, "values")
 
     @property
     def whole_batch(self) -> bool:
-        """See PolicyParams."""
+        """Return whether advantages are whitened over all tokens of the step."""
         return self.whiten_advantages
 
     @property
     def least_samples(self) -> int:
-        """A critic needs no group."""
+        """Return 1: a critic needs no group."""
         return 1

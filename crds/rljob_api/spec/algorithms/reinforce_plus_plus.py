@@ -14,17 +14,18 @@ class ReinforcePlusPlusParams(ClippedParams):
     """Estimator of the KL term (Schulman's k1, k2, k3); k1 is the paper's, in the reward."""
 
     kl_in: Literal["loss", "reward"] = "reward"
-    """Where the KL term is: added to the loss, or taken off the rewards before the advantages are made."""
+    """Where the KL term is: added to the loss, or subtracted from the rewards before the advantages are
+    computed."""
 
     discount: float = Field(default=1.0, gt=0, le=1)
     """Discount γ of a token's later rewards."""
 
     @property
     def whole_batch(self) -> bool:
-        """Advantages are whitened over all tokens of the step."""
+        """Return True: advantages are whitened over all tokens of the step."""
         return True
 
     @property
     def least_samples(self) -> int:
-        """The baseline is the batch's."""
+        """Return 1: the baseline is the mean of the batch."""
         return 1

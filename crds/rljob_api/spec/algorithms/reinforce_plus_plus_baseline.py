@@ -6,12 +6,12 @@ from rljob_api.spec.algorithms.policy_params import ClippedParams
 
 
 class BaselineParams(ClippedParams):
-    """Rewards less their group's mean, whitened over the global batch rather than the group."""
+    """Rewards minus their group's mean, whitened over the global batch rather than the group."""
 
     kl_estimator: Literal["k1", "k2", "k3"] = "k2"
     """Estimator of the KL term (Schulman's k1, k2, k3); k2 is the paper's, in the loss."""
 
     @property
     def whole_batch(self) -> bool:
-        """Advantages are whitened over all tokens of the step."""
+        """Return True: advantages are whitened over all tokens of the step."""
         return True

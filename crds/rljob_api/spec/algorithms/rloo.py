@@ -4,4 +4,4 @@ from rljob_api.spec.algorithms.policy_params import ClippedParams
 
 
 class RLOOParams(ClippedParams):
-    """Rewards less the mean reward of the prompt's other samples, which keeps the gradient unbiased."""
+    """Rewards minus the mean reward of the prompt's other samples, which keeps the gradient unbiased."""

@@ -10,9 +10,9 @@ from torch import Tensor
 from rljob_api.model.architecture import Shape, read_shape
 from rljob_api.model.tensors import tensors_of
 from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
-from rljob_plan.resharding.boxes import Box, Piece
+from rljob_plan.resharding.boxes import Box, TensorBox
 from rljob_plan.resharding.figures import count_bytes
-from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
+from rljob_plan.resharding.layouts import LayoutTable, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.cli.bring_up.equipment import MODEL, SEED, join_group, open_device, synchronize
@@ -123,7 +123,7 @@ def reshard(context: CheckContext) -> Figures:
     )
     strategy = AllgatherSwap(resharder, trained, backend)
 
-    def allocate(piece: Piece) -> Tensor:
+    def allocate(piece: TensorBox) -> Tensor:
         return torch.empty(piece.box.size[: len(piece.tensor.shape)], device=backend.device)
 
     for _ in range(2):
@@ -173,10 +173,10 @@ def _random_weights(shape: Shape) -> dict[str, Tensor]:
 
 
 def _local_slices(
-    full_weights: dict[str, Tensor], layout: Layout, rank: int, backend: Backend
+    full_weights: dict[str, Tensor], layout: LayoutTable, rank: int, backend: Backend
 ) -> dict[str, Tensor]:
     slices: dict[str, Tensor] = {}
-    for tensor, box in layout.held(rank):
+    for tensor, box in layout.local_boxes(rank):
         rows, columns = (*tensor.shape, 1)[:2]
         local_slice = part(full_weights[tensor.name], Box(0, rows, 0, columns), box)
         slices[tensor.name] = local_slice.clone().to(backend.device)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rljob_api.model.adapters import adapter_tensors, is_adapter
 from rljob_api.model.architecture import Shape
-from rljob_api.model.layout import Part, Slice, slice_of, slices
+from rljob_api.model.layout import RankShard, Slice, slice_of, slices
 from rljob_api.model.tensors import EMBEDDING, TensorSpec, tensors_of
 from rljob_api.model.vision import TOWER
 from rljob_api.spec.lora import Lora
@@ -56,7 +56,7 @@ def held_slices(
     return held
 
 
-def keep_stages(decoder: Decoder, part: Part) -> None:
+def keep_stages(decoder: Decoder, part: RankShard) -> None:
     """Leave out the layers and ends that other pipeline ranks hold; the places of the others stay."""
     backbone = decoder.model
     for layer in range(len(backbone.layers)):
@@ -271,7 +271,7 @@ def _held_shape(name: str, whole: Tensor, held: Mapping[str, Slice]) -> tuple[in
     return count, rows, pieces[0].shape[1]
 
 
-def _first_holder(tensor: TensorSpec, parts: list[Part]) -> int:
+def _first_holder(tensor: TensorSpec, parts: list[RankShard]) -> int:
     """The first pipeline rank that has a part of the tensor, with its tensor and expert ranks."""
     if tensor.layer is not None:
         return next(stage for stage, part in enumerate(parts) if tensor.layer in part.layers)

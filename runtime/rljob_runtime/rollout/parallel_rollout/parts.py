@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rljob_api.model.architecture import Shape
-from rljob_api.model.layout import Part, Slice, share, slices
+from rljob_api.model.layout import RankShard, Slice, share, slices
 from rljob_api.model.tensors import tensors_of
 from rljob_runtime.devices.wire import broadcast
 from rljob_runtime.models.architecture import Architecture, MoeArchitecture
@@ -25,7 +25,7 @@ from rljob_runtime.rollout.rollout_grid import Purpose
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
 
 
-def model_part(architecture: Architecture, part: Part) -> ModelShard:
+def model_part(architecture: Architecture, part: RankShard) -> ModelShard:
     """What a rank with this part computes. part: of one stage, whose layers follow each other."""
     experts = architecture.experts
     return ModelShard(
@@ -95,7 +95,7 @@ class PartWeights:
                 yield place, piece
 
 
-def _sizes(architecture: Architecture, part: Part) -> Architecture:
+def _sizes(architecture: Architecture, part: RankShard) -> Architecture:
     a, ranks = architecture, part.tensors
     heads = a.num_heads // ranks
     return replace(
@@ -109,7 +109,7 @@ def _sizes(architecture: Architecture, part: Part) -> Architecture:
     )
 
 
-def _expert_sizes(experts: MoeArchitecture, part: Part) -> MoeArchitecture:
+def _expert_sizes(experts: MoeArchitecture, part: RankShard) -> MoeArchitecture:
     """Whole experts are shared by number, or else each one's features as those of matrices."""
     inner = experts.intermediate_size
     return replace(
@@ -119,5 +119,5 @@ def _expert_sizes(experts: MoeArchitecture, part: Part) -> MoeArchitecture:
     )
 
 
-def _cut(number: int, part: Part) -> int:
+def _cut(number: int, part: RankShard) -> int:
     return len(share(number, part.tensor, part.tensors))

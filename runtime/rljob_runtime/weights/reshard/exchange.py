@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_plan.resharding.boxes import Piece
-from rljob_plan.resharding.resharding_plan import ReshardPlan, Step, group_of
+from rljob_plan.resharding.boxes import TensorBox
+from rljob_plan.resharding.resharding_plan import ReshardPlan, TransferStep, group_of
 from rljob_runtime.devices.backend import Backend
 from rljob_runtime.devices.members import Members
 from rljob_runtime.devices.memory_ledger import MemoryKind
@@ -137,7 +137,9 @@ class Exchanges:
             return None
         return sum(step.came_bytes for step in self._deltas.values())
 
-    def _on_its_way(self, bucket: int, step: Step) -> tuple[Collective | DeltaStep, list[Tensor]]:
+    def _on_its_way(
+        self, bucket: int, step: TransferStep
+    ) -> tuple[Collective | DeltaStep, list[Tensor]]:
         """A step, and what it takes anew."""
         place, deltas = (bucket, step.hop, step.group), self._deltas
         if deltas is not None and place in deltas:
@@ -191,7 +193,7 @@ class Exchange:
         except RuntimeError as error:
             raise WorkerError(f"in collectives of ranks {ranks}: {error}") from error
 
-    def pieces(self) -> Iterator[tuple[Piece, Tensor]]:
+    def pieces(self) -> Iterator[tuple[TensorBox, Tensor]]:
         """What others gave."""
         for one in self._collectives:
             yield from one.pieces()

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rljob_plan.resharding.boxes import Box, Piece
-from rljob_plan.resharding.buckets import Member
+from rljob_plan.resharding.boxes import Box, TensorBox
+from rljob_plan.resharding.buckets import StackMember
 from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_runtime.devices.backend import Backend, Mark
 from rljob_runtime.devices.members import DefaultGroupMembers, Members
@@ -23,7 +23,7 @@ from rljob_runtime.weights.reshard.exchange import Exchange, Exchanges
 from rljob_runtime.weights.reshard.merging import Merge, as_trained
 from rljob_runtime.weights.reshard.parcels import View, part
 
-New = Callable[[Piece], Tensor]
+New = Callable[[TensorBox], Tensor]
 """Makes an uninitialised tensor for a slice that this device generates with, or gives one that it has."""
 
 End = Callable[[], None]
@@ -67,8 +67,8 @@ class Resharder:
         members = members or DefaultGroupMembers()
         self._merge, self.device = merge, members.rank
         self._plan = plan.of_device(self.device)
-        self._held = _boxes(plan.update.held(self.device))
-        self._wanted = {piece.tensor.name: piece for piece in plan.rollout.held(self.device)}
+        self._held = _boxes(plan.update.local_boxes(self.device))
+        self._wanted = {piece.tensor.name: piece for piece in plan.rollout.local_boxes(self.device)}
         self._copies = [list(self._copied(bucket)) for bucket in plan.buckets]
         self._here = [self._named(bucket, self._wanted) for bucket in plan.buckets]
         self._gone = [self._named(bucket, self._held) for bucket in plan.buckets]
@@ -102,7 +102,7 @@ class Resharder:
         return self._exchanges.delta_bytes
 
     @property
-    def wanted(self) -> Mapping[str, Piece]:
+    def wanted(self) -> Mapping[str, TensorBox]:
         """The slices that this device generates with, by Hugging Face name."""
         return self._wanted
 
@@ -158,7 +158,7 @@ class Resharder:
             yield from found.items()
         self._stream.run(self._exchanges.end).wait()
 
-    def _given(self, update: Mapping[str, Tensor], piece: Piece) -> Tensor:
+    def _given(self, update: Mapping[str, Tensor], piece: TensorBox) -> Tensor:
         return self._merge(piece, _view(update, self._held, piece))
 
     def _begin(self, number: int, hop: int, own: View) -> Gathering | None:
@@ -211,20 +211,20 @@ class Resharder:
         self.select_seconds += time.perf_counter() - started
         gathering.exchange.taken()
 
-    def _copied(self, bucket: Sequence[Member]) -> Iterator[Piece]:
+    def _copied(self, bucket: Sequence[StackMember]) -> Iterator[TensorBox]:
         """Those that this device has in both layouts."""
         for step in self._plan.steps(bucket):
             if step.kind == "copy":
                 yield from step.pieces[self.device]
 
-    def _named(self, bucket: Sequence[Member], among: Mapping[str, object]) -> list[str]:
+    def _named(self, bucket: Sequence[StackMember], among: Mapping[str, object]) -> list[str]:
         return [name for name in self._plan.freed(bucket) if name in among]
 
 
-def _view(tensors: Mapping[str, Tensor], boxes: Mapping[str, Box], piece: Piece) -> Tensor:
+def _view(tensors: Mapping[str, Tensor], boxes: Mapping[str, Box], piece: TensorBox) -> Tensor:
     name = piece.tensor.name
     return part(tensors[name], boxes[name], piece.box)
 
 
-def _boxes(pieces: Iterator[Piece]) -> dict[str, Box]:
+def _boxes(pieces: Iterator[TensorBox]) -> dict[str, Box]:
     return {piece.tensor.name: piece.box for piece in pieces}

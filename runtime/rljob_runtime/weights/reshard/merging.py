@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from rljob_plan.resharding.boxes import Box, Piece
+from rljob_plan.resharding.boxes import Box, TensorBox
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.lora import adapted_matrices, merge_adapter
 from rljob_runtime.parallel.fully_sharded import held_rows, whole_weight
 
-Merge = Callable[[Piece, Tensor], Tensor]
+Merge = Callable[[TensorBox, Tensor], Tensor]
 """What is given of a piece, from this device's frozen values of it."""
 
 
-def as_trained(piece: Piece, values: Tensor) -> Tensor:
+def as_trained(piece: TensorBox, values: Tensor) -> Tensor:
     """Weights that are trained themselves."""
     return values
 
@@ -36,7 +36,7 @@ class AdapterMerge:
             lora_a = whole_weight(matrix.lora_A.weight.detach())
             self._factors[name] = lora_a, held_rows(matrix.lora_B.weight.detach())
 
-    def __call__(self, piece: Piece, values: Tensor) -> Tensor:
+    def __call__(self, piece: TensorBox, values: Tensor) -> Tensor:
         """A new tensor where the matrix has an adapter."""
         name = piece.tensor.name
         if (matrix := self._matrices.get(name)) is None:

@@ -9,22 +9,22 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rljob_plan.resharding.boxes import Box, Piece
+from rljob_plan.resharding.boxes import Box, TensorBox
 from rljob_runtime.models.expert_names import weight_dtype
 
-View = Callable[[Piece], Tensor]
+View = Callable[[TensorBox], Tensor]
 """A piece of this device's weights, in their own type."""
 
 
 class Parcel:
     """sent: type on the way of all but what decides between experts."""
 
-    def __init__(self, pieces: Sequence[Piece], sent: torch.dtype) -> None:
+    def __init__(self, pieces: Sequence[TensorBox], sent: torch.dtype) -> None:
         types = [(piece, weight_dtype(piece.tensor.name, sent)) for piece in pieces]
         self._pieces = sorted(types, key=lambda pair: -pair[1].itemsize)
         self.num_bytes = sum(piece.box.items * dtype.itemsize for piece, dtype in types)
 
-    def views(self, flat: Tensor) -> Iterator[tuple[Piece, Tensor]]:
+    def views(self, flat: Tensor) -> Iterator[tuple[TensorBox, Tensor]]:
         """Each piece with its place. flat: uint8 [num_bytes]."""
         first = 0
         for piece, dtype in self._pieces:

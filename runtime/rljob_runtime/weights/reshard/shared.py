@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rljob_plan.resharding.boxes import Piece
-from rljob_plan.resharding.resharding_plan import ReshardPlan, Step
+from rljob_plan.resharding.boxes import TensorBox
+from rljob_plan.resharding.resharding_plan import ReshardPlan, TransferStep
 from rljob_runtime.weights.reshard.parcels import Parcel, View
 from rljob_runtime.weights.reshard.peers import Listening, Peers, Told
 
@@ -57,7 +57,7 @@ class Table:
         """First byte and number of bytes of all that the rank gives in a hop of a bucket."""
         return self._slots[_slot(bucket, hop)], self._filled.get((bucket, hop), 0)
 
-    def views(self, place: Place, memory: Tensor) -> Iterator[tuple[Piece, Tensor]]:
+    def views(self, place: Place, memory: Tensor) -> Iterator[tuple[TensorBox, Tensor]]:
         """The pieces of a step. memory: all of the rank's."""
         first, parcel = self._first(place), self.parcels[place]
         return parcel.views(memory[first : first + parcel.num_bytes])
@@ -93,7 +93,9 @@ class SharedSteps:
         self._hops = {place.hop for table in self.tables.values() for place in table.parcels}
         self.begun = [0, 0]
 
-    def exchange(self, bucket: int, hop: int, steps: Sequence[Step]) -> "SharedExchange | None":
+    def exchange(
+        self, bucket: int, hop: int, steps: Sequence[TransferStep]
+    ) -> "SharedExchange | None":
         """A hop of a bucket; every rank begins each, in the plan's order. None where no bucket has any."""
         if hop not in self._hops:
             return None
@@ -113,7 +115,9 @@ class SharedSteps:
 class SharedExchange:
     """steps: of this rank, those in which it only receives among them."""
 
-    def __init__(self, of: SharedSteps, bucket: int, hop: int, steps: Sequence[Step]) -> None:
+    def __init__(
+        self, of: SharedSteps, bucket: int, hop: int, steps: Sequence[TransferStep]
+    ) -> None:
         self._of, self._bucket, self._hop, self._steps = of, bucket, hop, steps
         self._before = of.begun[hop]
         of.begun[hop] += 1
@@ -132,7 +136,7 @@ class SharedExchange:
         givers = {rank for step in self._steps for rank in step.pieces} - {of.device}
         of.peers.await_told(FILLED[hop], self._before + 1, givers)
 
-    def pieces(self) -> Iterator[tuple[Piece, Tensor]]:
+    def pieces(self) -> Iterator[tuple[TensorBox, Tensor]]:
         """What others gave, in their memory."""
         for step in self._steps:
             for rank in step.pieces:
@@ -145,11 +149,11 @@ class SharedExchange:
         self.buffers.clear()
         self._of.peers.tell(TAKEN[self._hop])
 
-    def _place(self, step: Step) -> Place:
+    def _place(self, step: TransferStep) -> Place:
         return Place(self._bucket, step.hop, step.group)
 
 
-def is_shared(step: Step, machine: frozenset[int]) -> bool:
+def is_shared(step: TransferStep, machine: frozenset[int]) -> bool:
     """Whether a step goes over memory: all of its devices are of one machine, and are more than one."""
     return len(step.group) > 1 and machine.issuperset(step.group)
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_plan.resharding.boxes import Piece
-from rljob_plan.resharding.resharding_plan import Step
+from rljob_plan.resharding.boxes import TensorBox
+from rljob_plan.resharding.resharding_plan import TransferStep
 from rljob_runtime.devices.wire import (
     Pending,
     start_broadcast,
@@ -29,7 +29,7 @@ class Collective:
 
     def __init__(
         self,
-        step: Step,
+        step: TransferStep,
         device: int,
         *,
         sent: torch.dtype,
@@ -63,7 +63,7 @@ class Collective:
         """Nothing does."""
         return []
 
-    def pieces(self) -> Iterator[tuple[Piece, Tensor]]:
+    def pieces(self) -> Iterator[tuple[TensorBox, Tensor]]:
         """What others gave, when it is there."""
         for source, parcel in self._parcels.items():
             if source != self._device:

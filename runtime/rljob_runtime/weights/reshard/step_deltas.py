@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_plan.resharding.boxes import Piece
-from rljob_plan.resharding.resharding_plan import Step
+from rljob_plan.resharding.boxes import TensorBox
+from rljob_plan.resharding.resharding_plan import TransferStep
 from rljob_runtime.devices.wire import Pending, start_broadcast, start_receive, start_send
 from rljob_runtime.weights.reshard.deltas import Delta, decode, encode, payload_bytes
 from rljob_runtime.weights.reshard.parcels import Parcel, View
@@ -30,7 +30,7 @@ class DeltaStep:
 
     def __init__(
         self,
-        step: Step,
+        step: TransferStep,
         device: int,
         *,
         sent: torch.dtype,
@@ -98,7 +98,7 @@ class DeltaStep:
             self.came_bytes += size + self._heads[source].nbytes
         return [self._send(source, self._payloads[source]) for source in self._parcels]
 
-    def pieces(self) -> Iterator[tuple[Piece, Tensor]]:
+    def pieces(self) -> Iterator[tuple[TensorBox, Tensor]]:
         """What others gave, when it is there."""
         for source, parcel in self._parcels.items():
             if source == self._device:
