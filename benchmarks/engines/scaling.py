@@ -105,7 +105,7 @@ def train(grid: RankGrid, path: Path, batch: SampleBatch, steps: int) -> Measure
     optimizer = ParallelOptimizer(
         parameters, of, SETTINGS, groups=groups, everyone=everyone, ledger=ledger
     )
-    data, ranks = grid.place(groups.rank).data, grid.degrees.data
+    data, ranks = grid.coordinates(groups.rank).data, grid.degrees.data
     own = SampleBatch.join(batch.by_group()[data::ranks])
     undivided = Totals(num_tokens=1, num_sequences=1)
     seconds, waiting, loss = [], [], 0.0

@@ -41,7 +41,7 @@ from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_engine import UpdateSetup
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import AnyUpdateEngine, make_update
-from rljob_runtime.weights.held_policy import HeldPolicy, load_held
+from rljob_runtime.weights.held_policy import LocalPolicy, load_local_policy
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "1 rank": {},
@@ -74,17 +74,17 @@ def spec_of(job: Job, degrees: Mapping[str, Any], micro_batch: int = 1, **how: A
     )
 
 
-def load(job: Job, spec: ResolvedSpec) -> tuple[UpdateRanks, HeldPolicy]:
+def load(job: Job, spec: ResolvedSpec) -> tuple[UpdateRanks, LocalPolicy]:
     """This rank's groups and policy."""
     grid = RankGrid(spec.update.parallelism, kv_heads=job.shape.kv_heads)
     ranks = UpdateRanks()
     if grid.size > 1:
         ranks = UpdateRanks.of(ProcessGroups(grid, timeout_seconds=60), dist.group.WORLD)
-    return ranks, load_held(job.path, ranks, dtype=DTYPES[spec.update.dtype])
+    return ranks, load_local_policy(job.path, ranks, dtype=DTYPES[spec.update.dtype])
 
 
 def engine_of(
-    job: Job, spec: ResolvedSpec, ranks: UpdateRanks, policy: HeldPolicy
+    job: Job, spec: ResolvedSpec, ranks: UpdateRanks, policy: LocalPolicy
 ) -> AnyUpdateEngine:
     """This rank's."""
     return make_update(
@@ -101,7 +101,7 @@ def engine_of(
 
 
 def stepping(
-    job: Job, spec: ResolvedSpec, ranks: UpdateRanks, policy: HeldPolicy
+    job: Job, spec: ResolvedSpec, ranks: UpdateRanks, policy: LocalPolicy
 ) -> Callable[[], None]:
     """An optimizer step of this rank's engine on its share of the prompts."""
     engine = engine_of(job, spec, ranks, policy)

@@ -151,7 +151,7 @@ def train(job: Job, degrees: Mapping[str, Any], rank: int) -> float:
         everyone=dist.group.WORLD,
         ledger=MemoryLedger(device="unlimited"),
     )
-    own = job.batches()[groups.grid.place(rank).data :: parallelism.data]
+    own = job.batches()[groups.grid.coordinates(rank).data :: parallelism.data]
     undivided = Totals(num_tokens=1, num_sequences=1)
 
     def step() -> None:

@@ -21,8 +21,8 @@ from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.models.expert_names import weight_dtype
 from rljob_runtime.weights.reshard.executor import Resharder
-from rljob_runtime.weights.reshard.parcels import part
-from rljob_runtime.weights.reshard.swap import Resting
+from rljob_runtime.weights.reshard.parcels import box_view
+from rljob_runtime.weights.reshard.swap import SwappedTensors
 
 DTYPE = torch.bfloat16
 WIDTHS = Widths(update=2, rollout=2)
@@ -96,7 +96,7 @@ class Reshard:
         self.resharder = Resharder(
             plan, backend, sent=DTYPE, timeout_seconds=300, shares_memory=shares_memory
         )
-        self._made = {name: empty(piece) for name, piece in self.resharder.wanted.items()}
+        self._made = {name: empty(piece) for name, piece in self.resharder.rollout_pieces.items()}
 
     def __call__(self, **how: Any) -> float:
         """Seconds of a reshard."""
@@ -106,7 +106,7 @@ class Reshard:
 
     def check(self) -> None:
         """Every slice is right."""
-        for name, piece in self.resharder.wanted.items():
+        for name, piece in self.resharder.rollout_pieces.items():
             assert torch.equal(self._made[name], filled(piece)), name
 
 
@@ -163,7 +163,7 @@ def plain_load(plan: ReshardPlan, rank: int) -> Way:
             state[name] = torch.cat(parts, dim=0 if own.shape[0] < whole[0] else 1)
         for name, piece in wanted.items():
             rows, columns = (*piece.tensor.shape, 1)[:2]
-            target[name].copy_(part(state[name], Box(0, rows, 0, columns), piece.box))
+            target[name].copy_(box_view(state[name], Box(0, rows, 0, columns), piece.box))
         seconds = time.perf_counter() - started
         assert boxes.keys() == state.keys()
         return seconds
@@ -231,7 +231,7 @@ def hidden_swaps(plan: ReshardPlan, rank: int, *, gather: float, swap: float) ->
     """Of the update weights that leave. gather, swap: seconds that each bucket takes more."""
     links, engine = SlowBackend(name=f"emulated:{rank}"), SlowBackend(name=f"emulated:{rank}")
     side = Reshard(plan, rank, shares_memory=True, backend=links)
-    resting = Resting(side.update, engine)
+    resting = SwappedTensors(side.update, engine)
     side()  # warms up
     links.seconds, engine.seconds = gather, swap
     dist.barrier()
@@ -245,7 +245,7 @@ def hidden_prefetch(plan: ReshardPlan, rank: int, *, copies: float) -> Hidden:
     """Of all that comes back while the device computes. copies: seconds that they take more."""
     engine = SlowBackend(name=f"emulated:{rank}")
     update = slices(plan.update, rank)
-    resting = Resting(update, engine)
+    resting = SwappedTensors(update, engine)
     resting.leave(list(update))()
     engine.seconds = copies
     alone = _compute(1.2 * copies)

@@ -8,13 +8,13 @@ from scripts.ascend_facts import pinned
 
 from rljob_runtime.devices.ascend import CHIPS
 from rljob_runtime.rollout.vllm_limits import block_tokens, kv_cache_bytes_of
-from rljob_runtime.rollout.vllm_start import ENVIRONMENT, Start, arguments_of
+from rljob_runtime.rollout.vllm_start import ENVIRONMENT, VllmStart, arguments_of
 
 RELEASES = pytest.mark.parametrize(
     "release", pinned("vllm-ascend"), ids=lambda release: release.release
 )
 CONFIG = {"num_attention_heads": 4, "hidden_size": 64, "num_hidden_layers": 3}
-START = Start(
+START = VllmStart(
     path=Path("model"),
     dtype=torch.bfloat16,
     max_sequences=8,

@@ -10,7 +10,7 @@ from torch import Tensor
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.host_arena import ALIGNED, BLOCK_BYTES, HostArena
 from rljob_runtime.devices.host_swap import HostSwap
-from rljob_runtime.weights.reshard.swap import Resting
+from rljob_runtime.weights.reshard.swap import SwappedTensors
 
 
 class Counting(CpuBackend):
@@ -82,7 +82,7 @@ def test_swapped_weights_take_their_host_memory_once_for_all_steps() -> None:
     backend = Counting()
     weights = {str(n): torch.randn(1000 + n) for n in range(40)}
     expected = {name: tensor.clone() for name, tensor in weights.items()}
-    resting = Resting(weights, backend)
+    resting = SwappedTensors(weights, backend)
 
     for _ in range(3):
         for names in itertools.batched(weights, 8) if hasattr(itertools, "batched") else [weights]:

@@ -16,7 +16,7 @@ from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.lora import WithoutAdapters, named_adapters
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.weights.held_policy import HeldPolicy, load_held, shape_of
+from rljob_runtime.weights.held_policy import LocalPolicy, load_local_policy, shape_of
 
 ALL = Lora(rank=3, alpha=6, target_modules=["all-linear"])
 FAMILIES = ["llama-tied", "qwen2-tied", "qwen3-moe", "deepseek-v3"]
@@ -34,13 +34,13 @@ def save(tmp_path: Path) -> Callable[[str], Path]:
     return save
 
 
-def adapted(path: Path, dtype: torch.dtype = torch.float32) -> tuple[HeldPolicy, Decoder]:
+def adapted(path: Path, dtype: torch.dtype = torch.float32) -> tuple[LocalPolicy, Decoder]:
     """A policy whose adapters have learned something."""
-    held = load_held(path, UpdateRanks(), dtype=dtype, lora=ALL, seed=5)
+    held = load_local_policy(path, UpdateRanks(), dtype=dtype, lora=ALL, seed=5)
     assert isinstance(held.model, Decoder)
     random = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        for _, adapter in held.whole_adapters():
+        for _, adapter in held.full_adapters():
             adapter.copy_(torch.randn(adapter.shape, generator=random) * 0.1)
     return held, held.model
 
@@ -50,10 +50,10 @@ def said(model: Any, batch: SampleBatch) -> torch.Tensor:
     return found
 
 
-def dense_like(held: HeldPolicy, path: Path) -> Decoder:
+def dense_like(held: LocalPolicy, path: Path) -> Decoder:
     """W + alpha / rank · B A by PEFT's formula, in a decoder without adapters, float64."""
     dense = load_decoder(path, dtype=torch.float64)
-    adapters = dict(held.whole_adapters())
+    adapters = dict(held.full_adapters())
     with torch.no_grad():
         for name, weight in dense.named_hf_parameters():
             stem = name.removesuffix(".weight")
@@ -99,11 +99,11 @@ def test_merged_weights_say_what_weights_with_adapters_say(
 
     with torch.no_grad():
         own = dict(plain.named_hf_parameters())
-        for name, weight in held.whole_weights():
+        for name, weight in held.full_weights():
             changed += not own[name].equal(weight)
             own[name].copy_(weight)
 
-    assert changed == len(dict(held.whole_adapters())) / 2
+    assert changed == len(dict(held.full_adapters())) / 2
     with torch.no_grad():
         torch.testing.assert_close(
             said(plain, ragged_batch), said(model, ragged_batch), rtol=1e-5, atol=1e-5
@@ -114,13 +114,13 @@ def test_new_adapters_are_drawn_as_peft_draws_them_and_change_nothing(
     save: Callable[[str], Path], ragged_batch: SampleBatch
 ) -> None:
     path = save("qwen3")
-    held = load_held(path, UpdateRanks(), dtype=torch.float32, lora=Lora(), seed=5)
-    again = load_held(path, UpdateRanks(), dtype=torch.float32, lora=Lora(), seed=5)
+    held = load_local_policy(path, UpdateRanks(), dtype=torch.float32, lora=Lora(), seed=5)
+    again = load_local_policy(path, UpdateRanks(), dtype=torch.float32, lora=Lora(), seed=5)
 
-    adapters = dict(held.whole_adapters())
+    adapters = dict(held.full_adapters())
     assert {name.split(".")[-3] for name in adapters} == {"q_proj", "v_proj"}
     for name, adapter in adapters.items():
-        assert dict(again.whole_adapters())[name].equal(adapter)
+        assert dict(again.full_adapters())[name].equal(adapter)
         if "lora_B" in name:
             assert not adapter.any()
         else:
@@ -154,7 +154,7 @@ def test_all_linear_targets_every_matrix_that_a_job_may_name(
     shape = shape_of(path)
     assert shape is not None
 
-    named = {name.split(".")[-3] for name, _ in held.whole_adapters()}
+    named = {name.split(".")[-3] for name, _ in held.full_adapters()}
 
     assert named == set(legal_targets(shape))
 
@@ -163,9 +163,9 @@ def test_saved_adapters_come_back_bit_for_bit(save: Callable[[str], Path], tmp_p
     path = save("qwen3")
     held, _ = adapted(path)
 
-    save_adapter(held.whole_adapters(), ALL, base=path, folder=tmp_path / "adapter")
+    save_adapter(held.full_adapters(), ALL, base=path, folder=tmp_path / "adapter")
 
-    expected = dict(held.whole_adapters())
+    expected = dict(held.full_adapters())
     stored = read_adapter(tmp_path / "adapter", {name: t.shape for name, t in expected.items()})
     assert stored.keys() == expected.keys()
     assert all(stored[name].equal(adapter) for name, adapter in expected.items())
@@ -178,7 +178,7 @@ def test_peft_loads_saved_adapters_and_computes_the_same(
     peft = pytest.importorskip("peft")
     path = save(family)
     held, model = adapted(path)
-    save_adapter(held.whole_adapters(), ALL, base=path, folder=tmp_path / "adapter")
+    save_adapter(held.full_adapters(), ALL, base=path, folder=tmp_path / "adapter")
 
     from transformers import AutoModelForCausalLM
 
@@ -188,7 +188,7 @@ def test_peft_loads_saved_adapters_and_computes_the_same(
     loaded = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
 
     theirs = {n for n, _ in loaded.named_parameters() if "lora_" in n}
-    ours = {PREFIX + n.replace(".weight", ".default.weight") for n, _ in held.whole_adapters()}
+    ours = {PREFIX + n.replace(".weight", ".default.weight") for n, _ in held.full_adapters()}
     assert theirs == ours
     with torch.no_grad():
         expected_T = said(TransformersModel(loaded.merge_and_unload()), ragged_batch)

@@ -42,7 +42,7 @@ from rljob_runtime.models.tower import VisionTower, VisionTowers
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.pictures import Picture
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.weights.held_policy import load_held
+from rljob_runtime.weights.held_policy import load_local_policy
 
 SIDE = 8
 """Patches of a picture's side: 16 tokens."""
@@ -254,7 +254,7 @@ def test_where_a_tower_is_trained_the_plan_knows_those_of_update_reference_and_r
     track = partial(ledger.track, MemoryKind.VISION_TOWER)
     frozen = VisionTowers(path=path, cache_tokens=cached_tokens(spec, shape), track=track)
     arriving = replace(frozen, arrives=True)
-    policy = load_held(path, UpdateRanks(), dtype=torch.float32)
+    policy = load_local_policy(path, UpdateRanks(), dtype=torch.float32)
     assert isinstance(policy.model, Decoder)
     policy.model.show(VisionTower.from_path(path, dtype=torch.float32, trained=True))
     rollout = TorchRollout(

@@ -32,7 +32,7 @@ from rljob_runtime.models.tower import VisionTower, as_matrix
 from rljob_runtime.models.vision.names import module_name
 from rljob_runtime.models.weights import save_hf
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.weights.held_policy import load_held
+from rljob_runtime.weights.held_policy import load_local_policy
 
 Save = Callable[[str], tuple[Any, Path]]
 
@@ -184,17 +184,17 @@ def test_peft_loads_adapters_of_the_decoder_alone(family: str, save: Save, tmp_p
     peft = pytest.importorskip("peft")
     reference, path = save(family)
     lora = Lora(rank=3, alpha=6, target_modules=["all-linear"])
-    held = load_held(path, UpdateRanks(), dtype=torch.float32, lora=lora, seed=5)
+    held = load_local_policy(path, UpdateRanks(), dtype=torch.float32, lora=lora, seed=5)
     with torch.no_grad():
-        for _, adapter in held.whole_adapters():
+        for _, adapter in held.full_adapters():
             adapter.copy_(torch.randn(adapter.shape) * 0.1)
 
-    save_adapter(held.whole_adapters(), lora, base=path, folder=tmp_path / "adapter")
+    save_adapter(held.full_adapters(), lora, base=path, folder=tmp_path / "adapter")
     loaded = peft.PeftModel.from_pretrained(reference, tmp_path / "adapter")
 
-    adapters = dict(held.whole_adapters())
+    adapters = dict(held.full_adapters())
     assert len([n for n, _ in loaded.named_parameters() if "lora_" in n]) == len(adapters)
-    save_hf(held.whole_weights(), source=path, folder=tmp_path / "merged")
+    save_hf(held.full_weights(), source=path, folder=tmp_path / "merged")
     merged: Any = AutoModelForImageTextToText.from_pretrained(tmp_path / "merged")
     theirs = loaded.merge_and_unload().eval()
     torch.testing.assert_close(logits_of(theirs), logits_of(merged), atol=1e-4, rtol=1e-4)

@@ -15,7 +15,7 @@ from rljob_runtime.devices.collectives import size_of, sum_over_ranks
 from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs
 from rljob_runtime.parallel.context import ZigZag, contiguous
 from rljob_runtime.parallel.expert import combine, dispatch
-from rljob_runtime.parallel.pipeline import Hidden, run_pipeline
+from rljob_runtime.parallel.pipeline import HiddenStates, run_pipeline
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
 from rljob_runtime.parallel.ring import ring_attention
@@ -78,7 +78,7 @@ class Model:
     """One rank's part; without groups, the whole on one rank."""
 
     def __init__(self, grid: RankGrid, groups: ProcessGroups | None) -> None:
-        self.grid, self.place = grid, grid.place(groups.rank if groups else 0)
+        self.grid, self.place = grid, grid.coordinates(groups.rank if groups else 0)
         self.group = {p: groups[p] if groups else None for p in Purpose}
         self.tensor = self.group[Purpose.TENSOR]
         self.vocabulary = VocabularyShare.of(VOCABULARY, self.tensor)
@@ -160,7 +160,7 @@ class Model:
             for stage in self.grid.chunks(self.grid_rank())
         ]
         shapes = [self.shape(number) for number in range(len(self.batches))]
-        hidden = Hidden(shapes=shapes, dtype=torch.float32, device=torch.device("cpu"))
+        hidden = HiddenStates(shapes=shapes, dtype=torch.float32, device=torch.device("cpu"))
         losses = run_pipeline(chunks, hidden, self.group[Purpose.PIPELINE])
         return torch.stack(losses).sum() if losses else torch.zeros(())
 
@@ -221,7 +221,7 @@ def test_loss_and_gradients_are_one_ranks(name):
 
     results = on_ranks(grid.size, train, seconds=120)
 
-    ends = [own for rank, (own, *_) in enumerate(results) if grid.place(rank).tensor == 0]
+    ends = [own for rank, (own, *_) in enumerate(results) if grid.coordinates(rank).tensor == 0]
     torch.testing.assert_close(torch.stack(ends).sum(), loss, rtol=1e-5, atol=1e-5)
     norm = float(
         torch.nn.utils.get_total_norm([w.grad for w in alone.weights.values()], foreach=False)

@@ -187,7 +187,7 @@ def test_zig_zag_gives_every_token_to_one_rank(lengths, ranks):
     assert sorted(place for part in tokens for place in part) == list(range(sum(lengths)))
     assert [len(part) for part in tokens] == [layout.num_tokens(rank) for rank in range(ranks)]
     assert all(part == sorted(part) for part in tokens)
-    assert [layout.halves(rank)[-1].end for rank in range(ranks)] == [len(p) for p in tokens]
+    assert [layout.chunk_pairs(rank)[-1].end for rank in range(ranks)] == [len(p) for p in tokens]
 
 
 @given(lengths=lengths, ranks=st.integers(1, 6))

@@ -100,5 +100,5 @@ def test_weights_are_one_ranks_and_each_rank_keeps_its_part_of_the_state():
     torch.testing.assert_close(whole, expected, rtol=1e-6, atol=1e-6)
     assert state == 2 * items // RANKS + 1
     assert sent == STEPS * fully_sharded_bytes(
-        items, RANKS, passes=PASSES, item_bytes=4, kept=WIDTH
+        items, RANKS, passes=PASSES, item_bytes=4, outside_blocks=WIDTH
     )

@@ -14,8 +14,8 @@ from torch import Tensor, distributed
 
 from rljob_api.model.layout import share
 from rljob_api.topology.devices import UpdateDegrees
-from rljob_runtime.parallel.pipeline import Hidden, pipeline_bytes, run_pipeline
-from rljob_runtime.parallel.pipeline_schedule import Schedule
+from rljob_runtime.parallel.pipeline import HiddenStates, pipeline_bytes, run_pipeline
+from rljob_runtime.parallel.pipeline_schedule import PipelineSchedule
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
 
@@ -49,9 +49,9 @@ class Model:
         return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
 
 
-def hidden() -> Hidden:
+def hidden() -> HiddenStates:
     shapes = [(length, WIDTH) for length in LENGTHS]
-    return Hidden(shapes=shapes, dtype=torch.float32, device=torch.device("cpu"))
+    return HiddenStates(shapes=shapes, dtype=torch.float32, device=torch.device("cpu"))
 
 
 def one_rank() -> tuple[list[Tensor], list[Tensor]]:
@@ -91,7 +91,7 @@ def test_losses_and_gradients_are_one_ranks(ranks, chunks):
 
 @pytest.mark.parametrize("trains", [True, False])
 def test_bytes_are_the_formulas(trains):
-    schedule = Schedule(ranks=2, chunks=2, micro_batches=len(LENGTHS), trains=trains)
+    schedule = PipelineSchedule(ranks=2, chunks=2, micro_batches=len(LENGTHS), trains=trains)
 
     results = on_ranks(2, lambda rank: on_rank(rank, 2, 2, trains))
 
@@ -145,10 +145,10 @@ def test_a_pass_imports_nothing_of_torchs_compiler():
     code = """
 import sys
 import torch
-from rljob_runtime.parallel.pipeline import Hidden, run_pipeline
+from rljob_runtime.parallel.pipeline import HiddenStates, run_pipeline
 weight = torch.ones(3, requires_grad=True)
 chunks = [lambda number, given: 2 * weight, lambda number, given: (given * weight).sum()]
-hidden = Hidden(shapes=[(3,)], dtype=torch.float32, device=torch.device("cpu"))
+hidden = HiddenStates(shapes=[(3,)], dtype=torch.float32, device=torch.device("cpu"))
 assert run_pipeline(chunks, hidden, None) == [6] and weight.grad.tolist() == [4, 4, 4]
 assert not {"sympy", "torch._dynamo"} & sys.modules.keys()
 """

@@ -76,7 +76,7 @@ def test_sizes_of_groups_are_products_of_degrees(grid):
 
 @given(grid=grids())
 def test_members_of_a_group_differ_in_what_they_share_and_in_nothing_else(grid):
-    places = [grid.place(rank) for rank in range(grid.size)]
+    places = [grid.coordinates(rank) for rank in range(grid.size)]
 
     def same(purpose: Purpose, *names: str) -> None:
         for group in grid.groups(purpose):
@@ -167,7 +167,7 @@ def test_all_who_hold_a_slice_add_up_its_gradients_and_nobody_else():
         grid = RankGrid(UpdateDegrees(**degrees, expert=expert), kv_heads=SHAPE.kv_heads)
         holders: dict[Slice, list[int]] = {}
         for rank in range(grid.size):
-            for piece in slices(SHAPE, grid.part(SHAPE, rank)):
+            for piece in slices(SHAPE, grid.partition(SHAPE, rank)):
                 holders.setdefault(piece, []).append(rank)
 
         assert {piece.tensor for piece in holders} == set(tensors_of(SHAPE))

@@ -22,9 +22,9 @@ def test_a_request_that_repeats_an_answer_goes_on_behind_its_tokens() -> None:
     second, is_new = asked.ask(request("AB", " CD\n", "E"))  # spaces come and go in agents
     draw(asked, second, "F", version=3)
     asked.played = Played(reward=2.0, seconds=1.5)
-    whole = asked.whole()
+    whole = asked.to_generated()
 
-    assert is_new and second.behind is first
+    assert is_new and second.parent is first
     assert second.seed == first.seed == 77
     assert whole.token_ids == [*ids("AB"), ASK, *ids("CD"), END, *ids("E"), ASK, *ids("F"), END]
     assert whole.drawn == [False] * 3 + [True] * 3 + [False] * 2 + [True] * 2
@@ -43,7 +43,7 @@ def test_an_answer_that_a_limit_cut_is_closed_by_the_template_and_not_by_the_pol
     second, _ = asked.ask(request("A", "CD", "E"))
 
     assert asked.group_of(first).budget == 2
-    assert second.put == [END, *ids("E"), ASK]
+    assert second.inserted == [END, *ids("E"), ASK]
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_what_goes_another_way_is_a_branch_with_noise_of_its_own(
     branch, is_new = asked.ask(request(*texts))
 
     assert is_new
-    assert branch.behind is (asked.turns[behind] if behind is not None else None)
+    assert branch.parent is (asked.turns[behind] if behind is not None else None)
     assert branch.seed not in (first.seed, second.seed)
     draw(asked, branch, "GHI")
     assert asked.left_out == (2 if behind is not None else 5)  # with end tokens
     asked.played = Played()
-    assert asked.whole().token_ids == branch.tokens
+    assert asked.to_generated().token_ids == branch.tokens
 
 
 def test_what_a_client_asks_again_has_the_answer_that_it_would_have_had() -> None:
@@ -95,8 +95,8 @@ def test_another_list_of_tools_begins_the_conversation_anew() -> None:
 
     second, _ = asked.ask(request("AB", "CD", "E", tools=[{"type": "function"}]))
 
-    assert second.behind is None
-    assert second.put == [*ids("AB"), *ids("CD"), END, *ids("E"), ASK]
+    assert second.parent is None
+    assert second.inserted == [*ids("AB"), *ids("CD"), END, *ids("E"), ASK]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_session_at_its_limit_is_cut_and_has_not_failed(
     with pytest.raises(RequestRefused) as refused:
         asked.ask(request(*texts))
     asked.played = Played(error="BadRequestError: " + code)
-    whole = asked.whole()
+    whole = asked.to_generated()
 
     assert refused.value.body["error"]["code"] == code
     assert whole.finish == finish
@@ -128,6 +128,6 @@ def test_a_reward_that_nobody_returned_is_an_error_where_it_is_wanted() -> None:
         asked = session(scored=scored)
         draw(asked, asked.ask(request("A"))[0], "B")
         asked.played = Played()
-        outcome = asked.whole().outcome
+        outcome = asked.to_generated().outcome
         assert outcome is not None
         assert (error in outcome.error) and bool(outcome.error) == bool(error)

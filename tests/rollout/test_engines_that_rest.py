@@ -9,11 +9,11 @@ from torch import Tensor
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.rollout.sync_probe import policy_logprobs
-from rljob_runtime.weights.held_policy import WholePolicy
+from rljob_runtime.weights.held_policy import FullPolicy
 from rljob_runtime.weights.weight_sync import WeightSync
 
 
-class Resting:
+class SwappedTensors:
     """Takes down what it is called with, and scores as the policy does."""
 
     def __init__(self, policy: PolicyModel) -> None:
@@ -37,9 +37,9 @@ class Resting:
 @pytest.mark.parametrize("rests", [True, False])
 def test_weights_come_before_the_cache_and_both_before_the_probe(save_reference, rests):
     policy = load_policy(save_reference("qwen3")[1], dtype=torch.float32)
-    engine, number = Resting(policy), len(dict(policy.named_hf_parameters()))
+    engine, number = SwappedTensors(policy), len(dict(policy.named_hf_parameters()))
     sync = WeightSync(
-        policy=WholePolicy(model=policy),
+        policy=FullPolicy(model=policy),
         rollout=engine,  # type: ignore[arg-type]
         dtype=torch.float32,
         synced=torch.float32,

@@ -22,7 +22,7 @@ from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.rollout.rollout_torch import TorchRollout, make_torch_rollout
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.weights.held_policy import WholePolicy
+from rljob_runtime.weights.held_policy import FullPolicy
 from rljob_runtime.weights.weight_sync import WeightSync
 
 SaveReference = Callable[..., tuple[Any, Path]]
@@ -111,7 +111,7 @@ def test_the_weight_sync_takes_an_engine_of_8_bits(save_reference: SaveReference
     path, other = save_reference("qwen3")[1], save_reference("qwen3", seed=5)[1]
     engine, policy = TorchRollout(path, **INT8), load_policy(other, dtype=torch.float32)
     sync = WeightSync(
-        policy=WholePolicy(model=policy),
+        policy=FullPolicy(model=policy),
         rollout=engine,
         dtype=torch.float32,
         synced=torch.float32,

@@ -9,7 +9,7 @@ from rljob_api.model.layout import slices
 from rljob_api.model.tensors import tensors_of
 from rljob_api.topology.devices import RolloutDegrees, rollout_mesh
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.rollout.rollout_grid import Purpose, RolloutGrid
+from rljob_runtime.rollout.rollout_grid import RolloutGrid, RolloutPurpose
 
 SPARSE = Shape(
     family="qwen3_moe", vocab=71, hidden=32, layers=3, intermediate=48, heads=4, kv_heads=2, head_dim=16,
@@ -28,17 +28,18 @@ def grid(**degrees: int) -> RolloutGrid:
 
 def test_groups_of_a_layout_are_those_written_down_by_hand() -> None:
     found = {
-        purpose: grid(**LAYOUTS["experts over data"]).group(purpose, 13) for purpose in Purpose
+        purpose: grid(**LAYOUTS["experts over data"]).group(purpose, 13)
+        for purpose in RolloutPurpose
     }
 
     # rank 13 is model 3, stage 0, tensor 1; models 2 and 3 share experts
     assert found == {
-        Purpose.TENSOR: [12, 13],
-        Purpose.PIPELINE: [13, 15],
-        Purpose.EXPERT: [8, 9, 12, 13],
-        Purpose.SHARERS: [9, 13],
-        Purpose.REPLICA: [12, 13, 14, 15],
-        Purpose.MODEL: [8, 9, 10, 11, 12, 13, 14, 15],
+        RolloutPurpose.TENSOR: [12, 13],
+        RolloutPurpose.PIPELINE: [13, 15],
+        RolloutPurpose.EXPERT: [8, 9, 12, 13],
+        RolloutPurpose.SHARERS: [9, 13],
+        RolloutPurpose.REPLICA: [12, 13, 14, 15],
+        RolloutPurpose.MODEL: [8, 9, 10, 11, 12, 13, 14, 15],
     }
 
 
@@ -48,8 +49,8 @@ def test_tensor_and_pipeline_groups_are_the_contracts_mesh(name: str) -> None:
     mesh = rollout_mesh(made.degrees)
 
     for rank in range(made.size):
-        assert made.group(Purpose.TENSOR, rank) == mesh.group("tensor", rank)
-        assert made.group(Purpose.PIPELINE, rank) == mesh.group("pipeline", rank)
+        assert made.group(RolloutPurpose.TENSOR, rank) == mesh.group("tensor", rank)
+        assert made.group(RolloutPurpose.PIPELINE, rank) == mesh.group("pipeline", rank)
         assert made.stage(rank) == mesh.coordinates(rank)["pipeline"]
 
 
@@ -59,8 +60,8 @@ def test_the_ranks_of_a_model_have_every_expert_among_them_equally_often(expert:
 
     held = Counter(
         (piece.tensor.name, piece.start)
-        for rank in made.group(Purpose.MODEL, 5)
-        for piece in slices(shape, made.part(shape, rank))
+        for rank in made.group(RolloutPurpose.MODEL, 5)
+        for piece in slices(shape, made.partition(shape, rank))
         if piece.tensor.expert is not None
     )
 

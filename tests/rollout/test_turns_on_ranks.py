@@ -13,9 +13,9 @@ from tool_samples import Echo, Held, Late, how
 
 from rljob_api.spec.environment import Environment
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.rollout.partners import Nobody
+from rljob_runtime.rollout.partners import SilentRunner
 from rljob_runtime.rollout.rollout_engine import Generated
-from rljob_runtime.rollout.rollout_grid import Purpose
+from rljob_runtime.rollout.rollout_grid import RolloutPurpose
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.task.environments.environment import GameSeed
@@ -47,8 +47,8 @@ def test_devices_that_share_a_model_draw_what_one_device_draws(
 
     def device(rank: int) -> dict[str, Generated]:
         own = RolloutGroups(grid, timeout_seconds=60)
-        replica = own[Purpose.REPLICA]
-        pool = Late() if replica is None or replica.rank() == 0 else Nobody()
+        replica = own[RolloutPurpose.REPLICA]
+        pool = Late() if replica is None or replica.rank() == 0 else SilentRunner()
         engine = TorchRollout(path, groups=own, **ARGUMENTS)
         return run(engine, shares(groups, grid, rank), how(pool))
 
@@ -69,7 +69,7 @@ def test_what_nobody_answers_is_an_error_on_all_of_them(save_reference: SaveRefe
     path, grid = save_reference("qwen3")[1], grid_of(tensor=2)
 
     def device(rank: int) -> str:
-        pool = Hasty() if rank == 0 else Nobody()
+        pool = Hasty() if rank == 0 else SilentRunner()
         engine = TorchRollout(path, groups=RolloutGroups(grid, timeout_seconds=60), **ARGUMENTS)
         with pytest.raises(WorkerError) as caught:
             run(engine, make_groups(), how(pool))

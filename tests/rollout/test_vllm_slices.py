@@ -6,7 +6,7 @@ import torch
 from rljob_api.model.tensors import Cut, TensorSpec
 from rljob_plan.resharding.boxes import Box, TensorBox
 from rljob_runtime.errors import WeightsError
-from rljob_runtime.rollout.vllm_slices import as_whole
+from rljob_runtime.rollout.vllm_slices import as_full_tensor
 
 WHOLE = torch.arange(48.0).view(8, 6)
 ROWS, COLUMNS = Box(2, 6, 0, 6), Box(0, 8, 3, 6)
@@ -18,7 +18,7 @@ def piece(box: Box) -> TensorBox:
 
 
 def given(box: Box) -> torch.Tensor:
-    return as_whole(piece(box), WHOLE[box.top : box.bottom, box.left : box.right].clone())
+    return as_full_tensor(piece(box), WHOLE[box.top : box.bottom, box.left : box.right].clone())
 
 
 @pytest.mark.parametrize(("box", "axis", "first", "size"), [(ROWS, 0, 3, 2), (COLUMNS, 1, 3, 3)])
@@ -49,4 +49,4 @@ def test_what_is_not_there_is_refused_by_name() -> None:
 def test_a_tensor_that_is_whole_is_given_as_it_is() -> None:
     held = WHOLE.clone()
 
-    assert as_whole(piece(Box(0, 8, 0, 6)), held) is held
+    assert as_full_tensor(piece(Box(0, 8, 0, 6)), held) is held

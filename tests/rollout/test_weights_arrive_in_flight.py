@@ -25,8 +25,8 @@ from rljob_runtime.rollout.rollout_engine import Generated, RolloutEngine
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.rollout.rollout_transformers import TransformersRollout
 from rljob_runtime.rollout.sync_probe import gap_of, policy_logprobs, probe_sequences
-from rljob_runtime.weights.arrivals import TensorsArrive
-from rljob_runtime.weights.held_policy import WholePolicy
+from rljob_runtime.weights.arrivals import TensorArrival
+from rljob_runtime.weights.held_policy import FullPolicy
 from rljob_runtime.worker.in_flight import InFlight, Probe
 from rljob_runtime.worker.rollout_replica import RolloutReplica
 
@@ -38,7 +38,7 @@ PROBE = Probe(sequences=probe_sequences(71, 64), dtype=torch.float32)
 
 def made(engine: Any, replica: RolloutReplica) -> InFlight:
     room = CpuBackend(name="emulated:1").host_buffer
-    arrival = TensorsArrive(engine, dtype=torch.float32, host_buffer=room)
+    arrival = TensorArrival(engine, dtype=torch.float32, host_buffer=room)
     return InFlight(engine, replica, arrival=arrival, probe=PROBE)
 
 
@@ -54,8 +54,8 @@ def tokens_of(made: dict[str, Generated]) -> dict[str, list[int]]:
     return {uid: made[uid].token_ids for uid in sorted(made)}
 
 
-def source(path: Path) -> WholePolicy:
-    return WholePolicy(model=load_policy(path, dtype=torch.float32))
+def source(path: Path) -> FullPolicy:
+    return FullPolicy(model=load_policy(path, dtype=torch.float32))
 
 
 def test_a_device_generates_with_the_old_weights_until_it_switches_to_the_verified_new_ones(

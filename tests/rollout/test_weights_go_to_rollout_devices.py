@@ -18,7 +18,7 @@ from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weight_stream import pack_outlines
 from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.rollout.rollout_torch import TorchRollout
-from rljob_runtime.weights.held_policy import WholePolicy
+from rljob_runtime.weights.held_policy import FullPolicy
 
 SaveReference = Callable[..., tuple[Any, Path]]
 SHORT = sampling(max_response_length=10)
@@ -34,7 +34,7 @@ def test_devices_without_a_policy_hold_the_weights_that_were_sent(
     def device(rank: int) -> tuple[str, int, dict[str, list[int]]]:
         ranks, group = joined(rank, job, path)
         if rank == 0:
-            policy = WholePolicy(model=load_policy(other, dtype=torch.float32))
+            policy = FullPolicy(model=load_policy(other, dtype=torch.float32))
             return sync_of(group, policy=policy).run(version=4).checksum, 4, {}
         engine = TorchRollout(path, groups=ranks.rollout, **ARGUMENTS)
         report = sync_of(group, engine=engine).run(version=4)
@@ -58,7 +58,7 @@ def test_weights_arrive_as_they_travel_in_the_narrower_type(save_reference: Save
     def device(rank: int) -> str:
         ranks, group = joined(rank, job, path)
         if rank == 0:
-            policy = WholePolicy(model=load_policy(other, dtype=torch.float32))
+            policy = FullPolicy(model=load_policy(other, dtype=torch.float32))
             return sync_of(group, policy=policy, dtype=narrow).run(version=1).checksum
         engine = TorchRollout(path, groups=ranks.rollout, **(ARGUMENTS | {"dtype": narrow}))
         sync_of(group, engine=engine, dtype=narrow).run(version=1)
@@ -78,7 +78,7 @@ def test_a_part_that_is_wrong_is_found_on_every_device_of_its_model(
     def device(rank: int) -> str:
         ranks, group = joined(rank, job, path)
         if rank == 0:
-            policy = WholePolicy(model=load_policy(path, dtype=torch.float32))
+            policy = FullPolicy(model=load_policy(path, dtype=torch.float32))
             sync_of(group, policy=policy).run(version=1)
             return ""
         engine = TorchRollout(path, groups=ranks.rollout, **ARGUMENTS)
@@ -109,7 +109,7 @@ def test_weights_of_another_model_are_refused_by_name_before_they_come(
     def device(rank: int) -> tuple[str, bool]:
         ranks, group = joined(rank, job, path)
         if rank == 0:
-            policy = WholePolicy(model=load_policy(other, dtype=torch.float32))
+            policy = FullPolicy(model=load_policy(other, dtype=torch.float32))
             with suppress(WorkerError):  # where another gave up before all had them
                 group.broadcast_bytes(pack_outlines(policy.outlines()))
             group.close()

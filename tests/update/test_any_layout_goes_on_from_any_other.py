@@ -30,14 +30,14 @@ from rljob_runtime.errors import CheckpointError
 from rljob_runtime.models.adapter_files import ADAPTER_FOLDER, save_adapter
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.weights import save_hf
-from rljob_runtime.parallel.fully_sharded import held_rows
+from rljob_runtime.parallel.fully_sharded import local_rows
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.record.checkpoint import MODEL_FOLDER
 from rljob_runtime.update.moments import moment_in_float8, moment_values, scales_name
 from rljob_runtime.update.optimizers import WholeOptimizer
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import make_torch
-from rljob_runtime.weights.held_policy import load_held
+from rljob_runtime.weights.held_policy import load_local_policy
 from rljob_runtime.worker.trained_model import PLACES, TrainedModel
 
 LAYOUTS: dict[str, dict[str, int]] = {
@@ -105,7 +105,7 @@ class Checkpoints:
         folder, single = self.files(kind), grid.size == 1 or grid.degrees.data == grid.size
         shares = not single or grid.degrees.zero > 0
         ranks = ranks_of(grid) if shares and grid.size > 1 else UpdateRanks(everyone=_world())
-        held = load_held(
+        held = load_local_policy(
             folder / MODEL_FOLDER,
             ranks,
             dtype=torch.float32 if exact else kind.dtype,
@@ -128,11 +128,11 @@ class Checkpoints:
         folder.mkdir(parents=True)
         save_model(folder / MODEL_FOLDER, kind.model | FLAT)
         if kind.lora is not None:
-            held = load_held(
+            held = load_local_policy(
                 folder / MODEL_FOLDER, UpdateRanks(), dtype=torch.float32, lora=kind.lora
             )
             random = torch.Generator().manual_seed(1)
-            drawn = [(n, torch.randn(a.shape, generator=random)) for n, a in held.whole_adapters()]
+            drawn = [(n, torch.randn(a.shape, generator=random)) for n, a in held.full_adapters()]
             save_adapter(
                 drawn, kind.lora, base=folder / MODEL_FOLDER, folder=folder / ADAPTER_FOLDER
             )
@@ -250,7 +250,7 @@ def test_every_rank_of_any_layout_has_its_items_from_a_checkpoint_of_any_other(
         with alone_as(rank, grid.size):
             model = checkpoints.model(kind, rank, grid)
             for _, own in model.shard.model.trained_parameters():
-                held_rows(own).detach().zero_()
+                local_rows(own).detach().zero_()
             model.load(folder)
             exact = checkpoints.model(kind, rank, grid, exact=True)
             check(model, exact, kind)
@@ -271,7 +271,7 @@ def check(model: TrainedModel, exact: TrainedModel, kind: Kind) -> None:
     assert state["step"] == state["version"] == 7
     wanted = dict(exact.shard.model.trained_parameters())
     for name, own in model.shard.model.trained_parameters():
-        rows, whole = held_rows(own), held_rows(wanted[name])
+        rows, whole = local_rows(own), local_rows(wanted[name])
         assert rows.equal(whole.to(rows.dtype)), name
     assert any("main." in item for item in state) == any(
         own.dtype != torch.float32 for _, own in model.shard.model.trained_parameters()

@@ -24,7 +24,7 @@ from rljob_runtime.rollout.rollout_table import DTYPES
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_engine import UpdateSetup
 from rljob_runtime.update.update_table import make_update
-from rljob_runtime.weights.held_policy import load_held
+from rljob_runtime.weights.held_policy import load_local_policy
 
 PROMPTS, SAMPLES, PROMPT, RESPONSE = 2, 4, 64, 33
 EXPERTS: dict[str, Any] = SMALL | {
@@ -72,7 +72,7 @@ def step_of(folder: Path, spec: ResolvedSpec, grid: RankGrid) -> tuple[int, dict
     """Bytes of a rank at the fullest moment of a step after the first, and peaks by kind in its ledger: the
     median step's, as in one of ten or so a thread of gloo holds a buffer for longer."""
     ranks, ledger = ranks_of(grid), MemoryLedger(device="test")
-    held = load_held(folder, ranks, dtype=DTYPES[spec.update.dtype])
+    held = load_local_policy(folder, ranks, dtype=DTYPES[spec.update.dtype])
     with HeldMemory() as memory:
         engine = make_update(UpdateSetup(
             spec=spec, model=folder, policy=held.model, purposes=held.purposes, total_steps=6,

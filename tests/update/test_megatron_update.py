@@ -39,7 +39,7 @@ from rljob_runtime.models.loading import load_policy
 from rljob_runtime.update.update_engine import UpdateEngine
 from rljob_runtime.update.update_megatron import core
 from rljob_runtime.update.update_table import make_torch, make_update
-from rljob_runtime.weights.held_policy import load_held
+from rljob_runtime.weights.held_policy import load_local_policy
 from rljob_runtime.worker.device_ranks import leave
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -189,12 +189,12 @@ def test_ranks_train_as_one(both: Any, tmp_path: Path, layout: str) -> None:
 
     def train(rank: int) -> Any:
         ranks = ranks_of(grid)
-        held = load_held(folder, ranks, dtype=torch.float32)
+        held = load_local_policy(folder, ranks, dtype=torch.float32)
         engine = make_update(setup_of(folder, spec_of(**update), ranks, held))
         replica, replicas = ranks.share
         own = batches[replica::replicas]
         found = [step(engine, own, build.make_loss()) for _ in range(3)]
-        return found, {name: weight.clone() for name, weight in held.whole_weights()}
+        return found, {name: weight.clone() for name, weight in held.full_weights()}
 
     ranks = on_ranks(grid.size, train)
 
@@ -216,13 +216,13 @@ def test_a_resumed_engine_goes_on_as_if_it_had_never_stopped(
 
     def train(rank: int) -> Any:
         ranks = ranks_of(grid)
-        held = load_held(model, ranks, dtype=dtype)
+        held = load_local_policy(model, ranks, dtype=dtype)
         whole = make_update(setup_of(model, spec, ranks, held))
         step(whole, [batch], loss)
         saved, weights = copy.deepcopy(whole.state_dict()), weights_of(whole)
         step(whole, [batch], loss)
 
-        policy = load_held(model, ranks, dtype=dtype)
+        policy = load_local_policy(model, ranks, dtype=dtype)
         resumed = make_update(setup_of(model, spec, ranks, policy))
         for name, tensor in policy.model.named_hf_parameters():
             tensor.detach().copy_(weights[name])
@@ -241,7 +241,7 @@ def test_in_bfloat16_it_trains_what_the_engine_torch_trains(both: Any, model: Pa
     spec = spec_of(dtype="bfloat16")
 
     def train(make: Any) -> tuple[Tensor, Tensor]:
-        held = load_held(model, ALONE, dtype=torch.bfloat16)
+        held = load_local_policy(model, ALONE, dtype=torch.bfloat16)
         engine = make(setup_of(model, spec, held=held))
         before = all_in_one(engine)
         for _ in range(3):
@@ -300,7 +300,7 @@ def test_the_policy_and_megatron_have_each_weight_once(
 
     def train(rank: int) -> Any:
         ranks = ranks_of(grid)
-        held = load_held(folder, ranks, dtype=torch.float32)
+        held = load_local_policy(folder, ranks, dtype=torch.float32)
         engine = make_update(setup_of(folder, spec_of(parallelism={"zero": zero}), ranks, held))
         own = {weight.untyped_storage().data_ptr() for weight in engine._model.parameters()}  # type: ignore[attr-defined]
         before = {name: tensor.clone() for name, tensor in held.slices().items()}
@@ -417,7 +417,7 @@ def test_a_step_that_was_cut_leaves_none_of_its_weights_with_the_world_that_one_
         raise WorkerError("a rank is gone")
 
     def run(_: int) -> int:
-        held = load_held(model, ALONE, dtype=torch.float32)
+        held = load_local_policy(model, ALONE, dtype=torch.float32)
         setup = setup_of(model, held=held)
         engine, ledger = make_update(setup), setup.ledger
         try:

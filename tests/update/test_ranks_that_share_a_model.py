@@ -25,7 +25,7 @@ from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_torch import UpdateEngine
-from rljob_runtime.weights.held_policy import load_held
+from rljob_runtime.weights.held_policy import load_local_policy
 from rljob_runtime.worker.inference import InferenceState
 from rljob_runtime.worker.update import UpdateState
 
@@ -63,8 +63,10 @@ class Training:
         ranks = UpdateRanks()
         if self.grid.size > 1:
             ranks = UpdateRanks.of(ProcessGroups(self.grid, timeout_seconds=60), dist.group.WORLD)
-        policy, frozen = (load_held(self.path, ranks, dtype=torch.float32) for _ in range(2))
-        before = {name: weight.clone() for name, weight in policy.whole_weights()}
+        policy, frozen = (
+            load_local_policy(self.path, ranks, dtype=torch.float32) for _ in range(2)
+        )
+        before = {name: weight.clone() for name, weight in policy.full_weights()}
         engine = UpdateEngine(
             policy.model,
             optimizer=SETTINGS,
@@ -89,7 +91,7 @@ class Training:
             ).run(BATCH)
         except DockError as error:
             failure = str(error)
-        weights = {name: weight.clone() for name, weight in policy.whole_weights()}
+        weights = {name: weight.clone() for name, weight in policy.full_weights()}
         fixed_fields_rule = all(weight.equal(before[name]) for name, weight in weights.items())
         return report, weights, failure, fixed_fields_rule
 

@@ -23,7 +23,7 @@ from rljob_runtime.update.state_places import (
     state_segments,
 )
 from rljob_runtime.update.update_table import make_torch, make_update
-from rljob_runtime.weights.held_policy import load_held
+from rljob_runtime.weights.held_policy import load_local_policy
 from rljob_runtime.worker.digests import weights_sums
 from rljob_runtime.worker.trained_model import TrainedModel
 
@@ -48,7 +48,7 @@ MOVES: dict[str, tuple[str, tuple[str, dict[str, Any]], tuple[str, dict[str, Any
 
 def trained(folder: Path, engine: str, grid: RankGrid) -> TrainedModel:
     ranks = ranks_of(grid)
-    held = load_held(folder, ranks, dtype=torch.float32)
+    held = load_local_policy(folder, ranks, dtype=torch.float32)
     made = make_update(setup_of(folder, spec_of(engine=engine), ranks, held))
     return TrainedModel(shard=held, engine=made, ranks=ranks, source=folder)
 
@@ -82,7 +82,7 @@ def test_ranks_of_another_layout_go_on_where_others_stopped(
         sums = weights_sums(model.shard, name="policy")
         replica, replicas = model.ranks.share
         found = step(model.engine, batches[replica::replicas], loss)
-        weights = {name: weight.clone() for name, weight in model.shard.whole_weights()}
+        weights = {name: weight.clone() for name, weight in model.shard.full_weights()}
         return found, weights, model.engine.state_dict()["step"], sums
 
     saved = on_ranks(grids[0].size, save)

@@ -63,7 +63,7 @@ def test_the_rollout_gets_what_peft_would_merge_and_the_frozen_weights_stay(
         assert isinstance(reference.model, WithoutAdapters)
         reference.ready()
         adapters = {
-            name: adapter.detach().clone() for name, adapter in states.policy.shard.whole_adapters()
+            name: adapter.detach().clone() for name, adapter in states.policy.shard.full_adapters()
         }
         frozen = {n: w.clone() for n, w in states.policy.shard.slices().items()}
         assert backend.ledger.kind_bytes(MemoryKind.REFERENCE_WEIGHTS) == 0

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 from forked_ranks import on_ranks
-from reshard_ranks import slices_of, whole_weights
+from reshard_ranks import full_weights, slices_of
 from reshards import SHAPES
 
 from rljob_api.model.architecture import Shape
@@ -72,7 +72,7 @@ def drawn(name: str) -> list[ReshardPlan]:
 
 
 def reshard(plan: ReshardPlan, rank: int, *, shares_memory: bool) -> None:
-    whole = whole_weights(plan.update.shape, torch.float32)
+    whole = full_weights(plan.update.shape, torch.float32)
     backend = CpuBackend(name=f"emulated:{rank}")
     resharder = Resharder(
         plan, backend, sent=torch.bfloat16, timeout_seconds=30, shares_memory=shares_memory

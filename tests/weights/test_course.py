@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.devices.memory_ledger import MemoryKind
-from rljob_runtime.weights.reshard_state import thinned, told
+from rljob_runtime.weights.reshard_state import memory_timeline, thinned
 
 KIND = MemoryKind.UPDATE_WEIGHTS
 
@@ -27,7 +27,7 @@ def test_what_has_no_name_of_its_own_is_told_together() -> None:
         (0.5, {MemoryKind.ROLLOUT_WEIGHTS: 4, MemoryKind.KV_CACHE: 2, MemoryKind.BUFFERS: 1}),
     ]
 
-    assert told(moments) == {
+    assert memory_timeline(moments) == {
         "seconds": [0.0, 0.5],
         "update_bytes": [8.0, 0.0],
         "rollout_bytes": [0.0, 4.0],

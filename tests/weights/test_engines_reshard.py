@@ -67,13 +67,13 @@ def test_a_step_swaps_both_layouts_and_keeps_the_weights(
         assert figures.checks > len(reshard.rollout.slices)
         assert reshard.engine.version == 3
         generating = reshard.engine.checksum()
-        at_rest = weights_checksum(states.policy.shard.whole_weights(reshard.values))
+        at_rest = weights_checksum(states.policy.shard.full_weights(reshard.values))
 
         states.end_generation()
         reshard.ready_to_train()
 
         assert ledger.kind_bytes(MemoryKind.ROLLOUT_WEIGHTS) == 0
-        return generating, at_rest, weights_checksum(states.policy.shard.whole_weights())
+        return generating, at_rest, weights_checksum(states.policy.shard.full_weights())
 
     found = on_ranks(2, device, seconds=120)
 
@@ -103,7 +103,7 @@ def test_the_baseline_holds_both_layouts_throughout_and_generates_with_the_same_
             assert ledger.kind_bytes(MemoryKind.ROLLOUT_WEIGHTS) == reshard.rollout.num_bytes
             states.end_generation()
         return reshard.engine.checksum(), weights_checksum(
-            states.policy.shard.whole_weights(reshard.values)
+            states.policy.shard.full_weights(reshard.values)
         )
 
     expected = weights_checksum(load_policy(path, dtype=torch.float32).named_hf_parameters())
@@ -126,7 +126,7 @@ def test_a_rollout_of_a_narrower_type_gets_rounded_weights_and_the_update_keeps_
         assert figures is not None
         generating = states.port.engine.checksum()
         states.port.ready_to_train()
-        trained = weights_checksum(states.policy.shard.whole_weights())
+        trained = weights_checksum(states.policy.shard.full_weights())
         return generating, trained, figures.kept_bytes
 
     policy = load_policy(path, dtype=torch.float32)
@@ -163,7 +163,7 @@ def test_a_parameter_that_arrived_wrong_stops_all_devices_which_name_it(
 ) -> None:
     def spoil(states: DeviceStates) -> None:
         assert isinstance(states.port, Reshard)
-        arrive = states.port.on.strategy.to_rollout
+        arrive = states.port.setup.strategy.to_rollout
 
         def wrong(new: Any) -> Iterator[tuple[str, Tensor]]:
             for name, own in arrive(new):
@@ -171,7 +171,7 @@ def test_a_parameter_that_arrived_wrong_stops_all_devices_which_name_it(
                     own.view(-1)[:elements] += 1e-6
                 yield name, own
 
-        states.port.on.strategy.to_rollout = wrong  # type: ignore[method-assign]
+        states.port.setup.strategy.to_rollout = wrong  # type: ignore[method-assign]
 
     messages = told_after(spoil, save_reference("qwen3"), ({"tensor": 2}, {"data": 2}))
 
@@ -231,12 +231,12 @@ def test_log_probs_name_the_rank_where_every_parameter_is_as_it_was_given(
 def test_a_parameter_that_did_not_come_is_named(save_reference: SaveReference) -> None:
     def spoil(states: DeviceStates) -> None:
         assert isinstance(states.port, Reshard)
-        arrive = states.port.on.strategy.to_rollout
+        arrive = states.port.setup.strategy.to_rollout
 
         def short(new: Any) -> Iterator[tuple[str, Tensor]]:
             return ((name, own) for name, own in arrive(new) if name != SPOILT)
 
-        states.port.on.strategy.to_rollout = short  # type: ignore[method-assign]
+        states.port.setup.strategy.to_rollout = short  # type: ignore[method-assign]
 
     messages = told_after(spoil, save_reference("qwen3"), ({"tensor": 2}, {"data": 2}))
 
@@ -277,7 +277,7 @@ def test_devices_that_start_again_after_one_died_in_a_reshard_generate_with_what
         dist.barrier()
         states.port.ready_to_train()
         if rank == 1:
-            states.port.rollout.make = lambda piece: os._exit(3)  # type: ignore[method-assign]
+            states.port.rollout.allocate = lambda rollout_slice: os._exit(3)  # type: ignore[method-assign]
         states.sync(2)
 
     def second_life(rank: int) -> tuple[str, str]:
@@ -287,7 +287,7 @@ def test_devices_that_start_again_after_one_died_in_a_reshard_generate_with_what
         states.sync(2)
         generating = states.port.engine.checksum()
         states.port.ready_to_train()
-        return generating, weights_checksum(states.policy.shard.whole_weights())
+        return generating, weights_checksum(states.policy.shard.full_weights())
 
     with pytest.raises(RanksFailed) as failed:
         on_ranks(2, first_life, seconds=120, grace_seconds=40)

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 import torch
 from forked_ranks import RanksFailed, on_ranks
-from reshard_ranks import made, plan_of, slices_of, whole_weights
+from reshard_ranks import full_weights, made, plan_of, slices_of
 from torch import Tensor
 from wait_until import wait_until
 
@@ -26,7 +26,7 @@ from rljob_runtime.errors import WorkerError
 from rljob_runtime.weights.reshard import peers
 from rljob_runtime.weights.reshard.executor import Resharder
 from rljob_runtime.weights.reshard.strategies import AllgatherSwap
-from rljob_runtime.weights.reshard_state import Planned, Reshard
+from rljob_runtime.weights.reshard_state import Reshard, ReshardSetup
 
 PLAN = plan_of(
     "fewer tensor ranks", nodes=None, separated=False, widths=Widths(update=4, rollout=4)
@@ -34,7 +34,7 @@ PLAN = plan_of(
 OF_TWO_NODES = plan_of(
     "fewer tensor ranks", nodes=2, separated=False, widths=Widths(update=4, rollout=4)
 )
-WHOLE = whole_weights(PLAN.update.shape, torch.float32)
+WHOLE = full_weights(PLAN.update.shape, torch.float32)
 MORTAL = 1
 alive: list[Resharder] = []
 """Their sockets stay open, as those of a worker's process do."""
@@ -284,7 +284,7 @@ def test_a_rank_that_dies_on_its_way_to_the_others_is_not_waited_for_as_long_as_
 
     def meet(rank: int) -> None:
         if rank == MORTAL:
-            monkeypatch.setattr(peers.Listening, "meet", lambda *_: os._exit(3))
+            monkeypatch.setattr(peers.Listening, "connect", lambda *_: os._exit(3))
         backend = CpuBackend(name=f"emulated:{rank}")
         alive.append(Resharder(PLAN, backend, sent=torch.float32, timeout_seconds=600))
 
@@ -317,10 +317,10 @@ class Holds:
 def test_weights_are_let_go_while_groups_still_wait_for_who_died() -> None:
     late, nothing = threading.Event(), cast(Any, None)
 
-    def planned(_: object) -> Planned:
+    def planned(_: object) -> ReshardSetup:
         ends: Any = EndsLate(late)
         strategy: Any = Holds(torch.ones(3))
-        return Planned(
+        return ReshardSetup(
             plan=nothing,
             members=ends,
             resharder=ends,
@@ -339,8 +339,8 @@ def test_weights_are_let_go_while_groups_still_wait_for_who_died() -> None:
         vocab_size=1,
         max_length=1,
     )
-    own.meet(nothing)
-    weights = weakref.ref(cast(Any, own.on.strategy).weights)
+    own.plan_among(nothing)
+    weights = weakref.ref(cast(Any, own.setup.strategy).weights)
 
     own.leave()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from forked_ranks import on_ranks
-from reshard_ranks import plan_of, slices_of, whole_weights
+from reshard_ranks import full_weights, plan_of, slices_of
 from torch import Tensor
 
 from rljob_plan.resharding.boxes import TensorBox
@@ -58,7 +58,7 @@ def test_the_next_gather_has_begun_and_the_last_swap_goes_on_while_a_bucket_is_s
             for name in PLAN.freed(bucket)
         }
         swapping: set[int] = set()
-        update = slices_of(whole_weights(PLAN.update.shape, torch.float32), PLAN.update, rank)
+        update = slices_of(full_weights(PLAN.update.shape, torch.float32), PLAN.update, rank)
         resharder = Resharder(PLAN, backend, sent=torch.float32, timeout_seconds=30)
 
         def new(piece: TensorBox) -> Tensor:

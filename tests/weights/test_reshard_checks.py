@@ -19,7 +19,7 @@ from rljob_plan.resharding.widths import Widths
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.expert_names import weight_dtype
 from rljob_runtime.models.slice_sums import slice_sum
-from rljob_runtime.weights.reshard.parcels import part
+from rljob_runtime.weights.reshard.parcels import box_view
 from rljob_runtime.weights.reshard_checks import ReshardChecks
 
 Slices = dict[str, Tensor]
@@ -46,7 +46,7 @@ def slices_of(layout: LayoutTable, device: int) -> Slices:
     found: Slices = {}
     for tensor, box in layout.local_boxes(device):
         rows, columns = (*tensor.shape, 1)[:2]
-        found[tensor.name] = part(whole[tensor.name], Box(0, rows, 0, columns), box).clone()
+        found[tensor.name] = box_view(whole[tensor.name], Box(0, rows, 0, columns), box).clone()
     return found
 
 
@@ -59,9 +59,9 @@ def told(spoil: Callable[[int, Slices, Slices], None], nodes: int | None = None)
         wide: dict[str, Any] = {"sent": torch.float32, "generated": torch.float32}
         checks = ReshardChecks(plan, rank, group=dist.group.WORLD, **wide)
         spoil(rank, update, rollout)
-        given = checks.given(update)
+        given = checks.sent_sums(update)
         try:
-            checks.compare(given, checks.taken(rollout), version=7)
+            checks.compare(given, checks.received_slices(rollout), version=7)
         except WeightsError as error:
             return str(error)
         return ""
@@ -122,7 +122,7 @@ def test_missing_and_short_slices_are_named() -> None:
     held["lm_head.weight"] = held["lm_head.weight"][:-1]
 
     with pytest.raises(WeightsError) as caught:
-        checks.complete(checks.taken(held).elements, trains=False, version=4)
+        checks.complete(checks.received_slices(held).elements, trains=False, version=4)
 
     message = str(caught.value)
     assert "rollout weights of rank 1 are incomplete at version 4" in message
@@ -136,7 +136,7 @@ def test_a_sum_is_that_of_its_parts_however_they_are_cut(dtype: torch.dtype) -> 
     box = Box(0, 700, 0, 900)
     cuts = [Box(0, 300, 0, 900), Box(300, 700, 0, 450), Box(300, 700, 450, 900)]
 
-    parts = [slice_sum(part(whole, box, cut), cut) for cut in cuts]
+    parts = [slice_sum(box_view(whole, box, cut), cut) for cut in cuts]
 
     assert slice_sum(whole, box) == sum(parts)
     assert slice_sum(whole, box) != slice_sum(whole.roll(1, 1), box)

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from forked_ranks import RanksFailed, on_ranks
-from reshard_ranks import PAIRS, made, plan_of, slices_of, whole_weights
+from reshard_ranks import PAIRS, full_weights, made, plan_of, slices_of
 from torch import Tensor
 
 from rljob_plan.resharding.figures import peaks
@@ -28,7 +28,7 @@ def reshard(
     shares_memory: bool = True,
 ) -> MemoryReport:
     """Runs it, and checks that the device ends with its slices and nothing else."""
-    whole = whole_weights(plan.update.shape, trained)
+    whole = full_weights(plan.update.shape, trained)
     backend = CpuBackend(name=f"emulated:{device}")
     ledger = backend.ledger
     sent = min(trained, generated, key=lambda dtype: dtype.itemsize)
@@ -119,7 +119,7 @@ def test_buffers_that_do_not_fit_are_refused_by_name():
     )
 
     def without_room(rank: int) -> None:
-        update = slices_of(whole_weights(plan.update.shape, torch.float32), plan.update, rank)
+        update = slices_of(full_weights(plan.update.shape, torch.float32), plan.update, rank)
         backend = CpuBackend(name="emulated:0", limit_bytes=1)
         resharder = Resharder(plan, backend, sent=torch.float32, timeout_seconds=30)
         dict(resharder.run(update, lambda piece: torch.empty(piece.box.size)))

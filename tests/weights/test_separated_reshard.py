@@ -120,7 +120,7 @@ def test_changes_alone_travel_bit_by_bit_and_whole_slices_after_who_came(
             checksum = (
                 own.states.port.engine.checksum()  # type: ignore[attr-defined]
                 if policy is None
-                else weights_checksum(policy.shard.whole_weights(), dtype=torch.bfloat16)
+                else weights_checksum(policy.shard.full_weights(), dtype=torch.bfloat16)
             )
             found.append((figures.delta_bytes, figures.received_bytes, checksum))
         return found
@@ -153,7 +153,7 @@ def test_adapters_are_merged_on_their_way_to_separated_devices(
                 adapter.data.fill_(0.01 * (1 + number % 3))
         own.states.sync(1)
         if own.states.policy is not None:
-            return weights_checksum(own.states.policy.shard.whole_weights())
+            return weights_checksum(own.states.policy.shard.full_weights())
         return own.states.port.engine.checksum()  # type: ignore[attr-defined]
 
     found = on_ranks(4, device, seconds=120)
@@ -172,7 +172,7 @@ def test_a_slice_that_is_wrong_is_found_on_all_devices(save_reference: SaveRefer
         own.meet(0, 4)
         port = own.states.port
         assert isinstance(port, Reshard)
-        arrive = port.on.strategy.to_rollout
+        arrive = port.setup.strategy.to_rollout
 
         def wrong(new: Any) -> Iterator[tuple[str, Tensor]]:
             for found, own in arrive(new):
@@ -180,7 +180,7 @@ def test_a_slice_that_is_wrong_is_found_on_all_devices(save_reference: SaveRefer
                     own[0] += 1
                 yield found, own
 
-        port.on.strategy.to_rollout = wrong  # type: ignore[method-assign]
+        port.setup.strategy.to_rollout = wrong  # type: ignore[method-assign]
         with pytest.raises(WeightsError) as caught:
             own.states.sync(5)
         return str(caught.value)
@@ -203,7 +203,7 @@ def test_who_dies_is_named_by_the_others_and_those_meet_again(
         own.meet(0, 4)
         own.states.sync(1)
         if rank == 3:
-            own.states.port.rollout.make = lambda name: os._exit(3)  # type: ignore
+            own.states.port.rollout.allocate = lambda name: os._exit(3)  # type: ignore
         try:
             own.states.sync(2)
         except WorkerError as error:
@@ -239,7 +239,7 @@ def test_slices_come_while_devices_generate_and_are_taken_together(
             for _, weight in states.policy.shard.model.trained_parameters():
                 weight.data.mul_(1.5)
             states.port.send(2)
-            return weights_checksum(states.policy.shard.whole_weights()), 0, 0
+            return weights_checksum(states.policy.shard.full_weights()), 0, 0
         assert states.in_flight is not None and isinstance(states.port, Reshard)
         engine = states.port.engine
         assert engine is not None

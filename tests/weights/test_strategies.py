@@ -3,7 +3,7 @@
 import pytest
 import torch
 from forked_ranks import on_ranks
-from reshard_ranks import made, plan_of, slices_of, whole_weights
+from reshard_ranks import full_weights, made, plan_of, slices_of
 from torch import Tensor
 
 from rljob_plan.resharding.figures import largest_bucket, peaks
@@ -14,7 +14,7 @@ from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryReport
 from rljob_runtime.errors import ConfigError, DeviceMemoryError, WeightsError
 from rljob_runtime.weights.reshard.executor import Resharder
 from rljob_runtime.weights.reshard.strategies import STRATEGIES
-from rljob_runtime.weights.reshard.swap import Resting
+from rljob_runtime.weights.reshard.swap import SwappedTensors
 
 WIDTHS = Widths(update=4, rollout=4)
 UPDATE = str(MemoryKind.UPDATE_WEIGHTS)
@@ -25,7 +25,7 @@ def a_step(
 ) -> dict[str, MemoryReport]:
     """Weights go, change, and go again; what the device held at the peak and while it generated."""
     backend = CpuBackend(name=f"emulated:{rank}")
-    whole = whole_weights(plan.update.shape, torch.float32)
+    whole = full_weights(plan.update.shape, torch.float32)
     update = slices_of(whole, plan.update, rank)
     backend.ledger.track(MemoryKind.UPDATE_WEIGHTS, update.values())
     resharder = Resharder(plan, backend, sent=torch.float32, timeout_seconds=30)
@@ -88,7 +88,7 @@ def test_the_baseline_keeps_both_layouts():
 def test_weights_that_share_memory_leave_when_the_last_of_them_may():
     backend = CpuBackend(name="emulated:0")
     both = torch.arange(6.0)
-    resting = Resting({"gate": both[:3], "up": both[3:]}, backend)
+    resting = SwappedTensors({"gate": both[:3], "up": both[3:]}, backend)
     backend.ledger.track(MemoryKind.UPDATE_WEIGHTS, [both])
 
     resting.leave(["gate"])()
@@ -105,7 +105,7 @@ def test_weights_that_share_memory_leave_when_the_last_of_them_may():
 def test_a_bit_that_flips_while_weights_rest_is_refused_with_their_name(bit: int):
     backend = CpuBackend(name="emulated:0")
     weights = {"gate": torch.arange(9.0), "up": torch.arange(9.0)}
-    resting = Resting(weights, backend)
+    resting = SwappedTensors(weights, backend)
     resting.leave(["gate", "up"])()
     resting._host[resting._storage_of["up"]][bit // 8] ^= 1 << bit % 8
 
@@ -121,7 +121,7 @@ def test_weights_do_not_come_back_where_there_is_no_room():
     backend = CpuBackend(name="emulated:0", limit_bytes=40)
     weights, cache = torch.zeros(8), torch.zeros(4)
     backend.ledger.track(MemoryKind.UPDATE_WEIGHTS, [weights])
-    resting = Resting({"weights": weights}, backend)
+    resting = SwappedTensors({"weights": weights}, backend)
     resting.leave(["weights"])()
     backend.ledger.track(MemoryKind.KV_CACHE, [cache])
 
@@ -138,4 +138,4 @@ def test_a_host_without_memory_is_said_before_anything_moves(monkeypatch: pytest
     with pytest.raises(
         ConfigError, match=r"has 0\.0 GiB left.* set resharding\.strategy: allgather"
     ):
-        Resting({"weights": torch.zeros(8)}, CpuBackend(name="emulated:0"))
+        SwappedTensors({"weights": torch.zeros(8)}, CpuBackend(name="emulated:0"))

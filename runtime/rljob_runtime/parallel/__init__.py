@@ -1,12 +1,12 @@
-"""Parallel primitives of training: functions over tensors and process groups that know no model.
+"""Parallel primitives of training: functions over tensors and process groups, without knowledge of models.
 
-Called by what puts a model on the ranks of the update layout, `decoder`, which alone here knows models.
-`group` None stands for one rank.
+Called by `decoder`, the one package here that knows models and distributes them over the update layout.
+A `group` of None means a single rank.
 
-Arithmetic, without torch: `ranks` places and groups, `context` which tokens a rank holds, `pipeline_schedule`
-order of pipeline steps, `volume` bytes of collectives. Between ranks: `process_groups` makes process groups,
-`sequence` has collectives with gradients (those without are `devices.wire`). What they share: `tensor`
-matrices, `vocabulary` embedding and log-probs, `expert` experts, `ring` and `ulysses` sequences, `pipeline`
-layers, `fully_sharded` what data parallel ranks would repeat; gradients and ZeRO 1 and 2 are the room
-`update`'s.
+Rank arithmetic, without torch: `ranks` computes coordinates and groups, `context` the tokens of a rank,
+`pipeline_schedule` the order of pipeline steps, `volume` the bytes of collectives. Communication:
+`process_groups` creates process groups; `sequence` has collectives with gradients (`devices.wire` has those
+without). Sharding: `tensor` shards matrices, `vocabulary` embeddings and log-probs, `expert` experts, `ring`
+and `ulysses` sequences, `pipeline` layers, and `fully_sharded` what data parallel ranks would repeat.
+Gradients and ZeRO 1 and 2 belong to the package `update`.
 """

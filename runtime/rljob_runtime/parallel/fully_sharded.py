@@ -1,7 +1,7 @@
-"""ZeRO 3 by PyTorch's FSDP2: ranks share weights, gradients and optimizer, block by block.
+"""ZeRO 3 by PyTorch's FSDP2: ranks shard weights, gradients and optimizer state, block by block.
 
-Called where a model is put on ranks, and by the optimizer, which steps the shards with our own AdamW. torch's
-module takes seconds to import, so that is done when weights are sharded.
+Called where a model is distributed over ranks, and by the optimizer, which steps the shards with our own
+AdamW. torch's module takes seconds to import, so it is imported when weights are sharded.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,12 +22,12 @@ def shard_weights(
     forward: str = "forward",
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Each rank keeps its rows of every parameter; a block's are gathered when it runs and dropped after.
+    """Shard every parameter by rows; a block's parameters are gathered when it runs and freed after it.
 
-    blocks: parts of the model that are gathered one at a time; what is in none of them is gathered for
-    the whole pass. forward: the method that engines call, followed by a backward pass or called without
-    gradients. dtype: of what is gathered and computed, where it is not the rows'; gradients are added up in
-    the rows'. Gradients are sums over the ranks, not means. All ranks run equally many passes.
+    blocks: submodules that are gathered one at a time; parameters outside them stay gathered for the full
+    pass. forward: the method that engines call, followed by a backward pass or called without gradients.
+    dtype: of gathered weights and of computation, where it differs from the rows'; gradients accumulate in
+    the rows' dtype. Gradients are sums over the ranks, not means. All ranks run equally many passes.
     """
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import (
@@ -47,30 +47,30 @@ def shard_weights(
         sharded.set_force_sum_reduction_for_comms(True)  # gloo has no sum that scales
     if forward != "forward":
         register_fsdp_forward_method(model, forward)
-    entered = getattr(model, forward)
+    original_forward = getattr(model, forward)
 
-    def enter(*arguments: Any, **named: Any) -> Any:
-        found = entered(*arguments, **named)
+    def forward_and_reshard(*arguments: Any, **keywords: Any) -> Any:
+        result = original_forward(*arguments, **keywords)
         if not torch.is_grad_enabled():
-            model.reshard()  # type: ignore[operator]  # no backward pass will, and a step would be missed
-        return found
+            model.reshard()  # type: ignore[operator]  # no backward pass will, and the gathered copy would miss a step
+        return result
 
-    setattr(model, forward, enter)
+    setattr(model, forward, forward_and_reshard)
 
 
 def weight_shards(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """This rank's rows of each parameter by name, the live tensors, which an optimizer may step."""
-    return {name: held_rows(parameter) for name, parameter in parameters.items()}
+    """Return this rank's rows of each parameter by name: the live tensors, which an optimizer may step."""
+    return {name: local_rows(parameter) for name, parameter in parameters.items()}
 
 
-def held_rows(weight: Tensor) -> Tensor:
-    """This rank's rows of a parameter, the live tensor; of one that is not shared, all of them."""
+def local_rows(weight: Tensor) -> Tensor:
+    """Return this rank's rows of a parameter, the live tensor; of one that is not sharded, all rows."""
     local = getattr(weight, "to_local", None)
     return weight if local is None else local().detach()
 
 
 def first_row(weight: Any) -> int:
-    """Number of the first of `held_rows`: ranks have equally many, but for the last ones."""
+    """Return the index of the first of `local_rows`: ranks have equally many rows, except the last ones."""
     mesh = getattr(weight, "device_mesh", None)
     return (
         0
@@ -80,16 +80,16 @@ def first_row(weight: Any) -> int:
 
 
 def take_gradients(parameters: Mapping[str, Tensor], shards: Mapping[str, Tensor]) -> None:
-    """Give each shard the gradient of its rows; 0 where the parameter was not used."""
+    """Set each shard's gradient to that of its rows; 0 where the parameter was not used."""
     for name, parameter in parameters.items():
         gradient = parameter.grad
-        shards[name].grad = zeros_like(shards[name]) if gradient is None else held_rows(gradient)
+        shards[name].grad = zeros_like(shards[name]) if gradient is None else local_rows(gradient)
 
 
-def whole_weight(weight: Any, *, at: Callable[[Tensor], Tensor] = lambda rows: rows) -> Tensor:
-    """All rows of a parameter, on all ranks that share it: a gather. Other tensors as they are. at: where
-    the values of this rank's rows are now."""
-    rows = at(held_rows(weight)).to(weight.device)
+def full_weight(weight: Any, *, at: Callable[[Tensor], Tensor] = lambda rows: rows) -> Tensor:
+    """All-gather all rows of a parameter on all ranks that share it; return other tensors unchanged. at:
+    returns the current values of this rank's rows."""
+    rows = at(local_rows(weight)).to(weight.device)
     if not hasattr(weight, "full_tensor"):
         return rows
     from torch.distributed.tensor import DTensor
@@ -101,16 +101,19 @@ def whole_weight(weight: Any, *, at: Callable[[Tensor], Tensor] = lambda rows: r
         shape=weight.shape,
         stride=weight.stride(),
     )
-    whole: Tensor = shared.full_tensor().detach()
-    return whole
+    full: Tensor = shared.full_tensor().detach()
+    return full
 
 
 def fully_sharded_bytes(
-    parameters: int, ranks: int, *, passes: int, item_bytes: int, kept: int = 0
+    parameters: int, ranks: int, *, passes: int, item_bytes: int, outside_blocks: int = 0
 ) -> int:
-    """Bytes that a rank sends in an optimizer step: each pass gathers the weights forward and again
-    backward, and scatters the gradients. parameters: items; each one's dim 0 is a multiple of the ranks.
-    kept: those in no block, which are gathered once a pass."""
-    part, again = parameters // ranks * item_bytes, (parameters - kept) // ranks * item_bytes
-    gathers = gather_bytes(part, ranks) + gather_bytes(again, ranks)
-    return passes * (gathers + scatter_sum_bytes(part, ranks))
+    """Return the bytes that a rank sends in an optimizer step. Each pass gathers the weights forward and
+    again backward, and scatters the gradients. parameters: items; dim 0 of each is a multiple of the ranks.
+    outside_blocks: items in no block, which are gathered once a pass."""
+    shard, regathered = (
+        parameters // ranks * item_bytes,
+        (parameters - outside_blocks) // ranks * item_bytes,
+    )
+    gathers = gather_bytes(shard, ranks) + gather_bytes(regathered, ranks)
+    return passes * (gathers + scatter_sum_bytes(shard, ranks))

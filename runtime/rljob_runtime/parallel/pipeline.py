@@ -1,8 +1,9 @@
-"""Runs a model whose layers pipeline ranks share, micro-batch by micro-batch, each of its own length.
+"""Run a model whose layers are split over pipeline ranks, micro-batch by micro-batch, each of a different
+length.
 
-Called by the update engine with its rank's chunks of the model. torch's own pipelines take micro-batches
-of one shape, and samples are ragged. A rank receives from another in the order in which that one sends,
-so that no backend needs tags; the next tensor of each comes in while it computes.
+Called by the update engine with its rank's chunks of the model. torch's pipelines take micro-batches of one
+shape, and samples are ragged. A rank receives from another in the order in which that one sends, so that no
+backend needs tags; the next tensor of each is received while it computes.
 """
 
 from collections import deque
@@ -19,49 +20,49 @@ from torch.distributed import ProcessGroup
 from rljob_runtime.devices.collectives import rank_of, size_of
 from rljob_runtime.devices.wire import Pending, start_receive, start_send
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.parallel.pipeline_schedule import Message, Schedule, Step
+from rljob_runtime.parallel.pipeline_schedule import PipelineMessage, PipelineSchedule, PipelineStep
 
 Chunk = Callable[[int, Tensor | None], Tensor]
-"""Part of the model: number of the micro-batch and the part before's output (None: there is none) →
-its output, of the micro-batch's shape; of the last part what `run_pipeline` gives back."""
+"""A chunk of the model: takes the micro-batch's index and the previous chunk's output (None: there is none).
+Returns its output, of the micro-batch's shape; the last chunk returns what `run_pipeline` returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hidden:
-    """What chunks give each other. shapes: of each micro-batch, known to all ranks."""
+class HiddenStates:
+    """The tensors that chunks pass on. shapes: of each micro-batch, the same on all ranks."""
 
     shapes: Sequence[tuple[int, ...]]
     dtype: torch.dtype
     device: torch.device
 
     def empty(self, micro_batch: int) -> Tensor:
-        """Room for a micro-batch's."""
+        """Return a buffer for a micro-batch's hidden states."""
         return torch.empty(self.shapes[micro_batch], dtype=self.dtype, device=self.device)
 
 
 def run_pipeline(
     chunks: Sequence[Chunk],
-    hidden: Hidden,
+    hidden: HiddenStates,
     group: ProcessGroup | None,
     *,
     trains: bool = True,
     after_backward: Callable[[], None] = lambda: None,
 ) -> list[Tensor]:
-    """All micro-batches through all ranks' chunks; the rank with the last gets its outputs, by
-    micro-batch and detached, the others nothing.
+    """Run all micro-batches through all ranks' chunks. Return the last chunk's outputs on its rank, by
+    micro-batch and detached, and nothing on the others.
 
-    chunks: this rank's, equally many on all ranks, in the model's order. trains: the last chunk's
-    outputs are losses, each of which is run backward; parameters add their gradients up. after_backward:
-    called after each micro-batch's backward pass through a chunk, when the ranks before have got their
-    gradient. A rank keeps the activations of `most_held(steps)` passes. Raises WorkerError when a rank is
-    gone, or silent for longer than the group's timeout.
+    chunks: this rank's, equally many on all ranks, in the model's order. trains: the last chunk's outputs are
+    losses, each of which is run backward; parameters accumulate their gradients. after_backward: called after
+    each micro-batch's backward pass through a chunk, when the ranks before have their gradient. A rank keeps
+    the activations of `peak_activations(steps)` passes. Raises WorkerError when a rank is lost, or silent for
+    longer than the group's timeout.
     """
-    schedule = Schedule(
+    schedule = PipelineSchedule(
         ranks=size_of(group), chunks=len(chunks), micro_batches=len(hidden.shapes), trains=trains
     )
     rank = rank_of(group)
-    mail = _Mail(schedule, hidden, group)
-    passes = _Passes(schedule, chunks, mail)
+    channel = _PipelineChannel(schedule, hidden, group)
+    passes = _Passes(schedule, chunks, channel)
     with torch.set_grad_enabled(trains):
         for step in schedule.steps(rank):
             if step.direction == "forward":
@@ -69,67 +70,79 @@ def run_pipeline(
             else:
                 passes.backward(step)
                 after_backward()
-    mail.close()
+    channel.close()
     return [passes.outputs[number] for number in sorted(passes.outputs)]
 
 
-def pipeline_bytes(schedule: Schedule, rank: int, hidden: Hidden) -> int:
-    """Bytes that a rank sends: each micro-batch once forward from each of its chunks but the model's
-    last, and once backward from each but the first."""
+def pipeline_bytes(schedule: PipelineSchedule, rank: int, hidden: HiddenStates) -> int:
+    """Return the bytes that a rank sends: each micro-batch once forward from each of its chunks but the
+    model's last, and once backward from each but the first."""
     if schedule.ranks == 1:
         return 0
-    sent = [hidden.shapes[message.needed_by.micro_batch] for message in schedule.messages(rank)]
-    return sum(prod(shape) for shape in sent) * hidden.dtype.itemsize
+    sent_shapes = [
+        hidden.shapes[message.needed_by.micro_batch] for message in schedule.messages(rank)
+    ]
+    return sum(prod(shape) for shape in sent_shapes) * hidden.dtype.itemsize
 
 
 class _Passes:
-    """Runs steps, and keeps what backward passes need of forward ones."""
+    """Runs steps, and keeps the tensors of forward passes that backward passes need."""
 
-    def __init__(self, schedule: Schedule, chunks: Sequence[Chunk], mail: "_Mail") -> None:
+    def __init__(
+        self, schedule: PipelineSchedule, chunks: Sequence[Chunk], channel: "_PipelineChannel"
+    ) -> None:
         self.outputs: dict[int, Tensor] = {}
-        self._schedule, self._chunks, self._mail = schedule, chunks, mail
-        self._held: dict[tuple[int, int], tuple[Tensor | None, Tensor]] = {}
+        self._schedule, self._chunks, self._channel = schedule, chunks, channel
+        self._activations: dict[tuple[int, int], tuple[Tensor | None, Tensor]] = {}
 
-    def forward(self, step: Step) -> None:
-        given = None
+    def forward(self, step: PipelineStep) -> None:
+        input_hidden = None
         if step.stage > 0:
-            given = self._mail.receive(step).requires_grad_(self._schedule.trains)
-        made = self._chunks[step.stage // self._schedule.ranks](step.micro_batch, given)
+            input_hidden = self._channel.receive(step).requires_grad_(self._schedule.trains)
+        output = self._chunks[step.stage // self._schedule.ranks](step.micro_batch, input_hidden)
         if self._schedule.trains:
-            self._held[step.stage, step.micro_batch] = given, made
+            self._activations[step.stage, step.micro_batch] = input_hidden, output
         if step.stage < self._schedule.stages - 1:
-            self._mail.send(Step("forward", step.stage + 1, step.micro_batch), made.detach())
+            self._channel.send(
+                PipelineStep("forward", step.stage + 1, step.micro_batch), output.detach()
+            )
         else:
-            self.outputs[step.micro_batch] = made.detach()
+            self.outputs[step.micro_batch] = output.detach()
 
-    def backward(self, step: Step) -> None:
-        given, made = self._held.pop((step.stage, step.micro_batch))
+    def backward(self, step: PipelineStep) -> None:
+        input_hidden, output = self._activations.pop((step.stage, step.micro_batch))
         if step.stage < self._schedule.stages - 1:
-            made = _GivenGradient.apply(made, self._mail.receive(step))  # type: ignore[no-untyped-call]
-        made.backward()  # type: ignore[no-untyped-call]
-        if given is not None:
-            back = torch.zeros_like(given) if given.grad is None else given.grad
-            self._mail.send(Step("backward", step.stage - 1, step.micro_batch), back)
+            output = _BackwardFrom.apply(output, self._channel.receive(step))  # type: ignore[no-untyped-call]
+        output.backward()  # type: ignore[no-untyped-call]
+        if input_hidden is not None:
+            input_gradient = (
+                torch.zeros_like(input_hidden) if input_hidden.grad is None else input_hidden.grad
+            )
+            self._channel.send(
+                PipelineStep("backward", step.stage - 1, step.micro_batch), input_gradient
+            )
 
 
-class _GivenGradient(torch.autograd.Function):
-    """A number whose backward pass gives a tensor its gradient. torch's own way, `backward(gradient)`,
-    imports its compiler, for seconds of every process."""
+class _BackwardFrom(torch.autograd.Function):
+    """A scalar whose backward pass sends a gradient into a tensor. torch's `backward(gradient)` imports its
+    compiler, which takes seconds in every process."""
 
     @staticmethod
-    def forward(ctx: Any, made: Tensor, gradient: Tensor) -> Tensor:
+    def forward(ctx: Any, output: Tensor, gradient: Tensor) -> Tensor:
         ctx.gradient = gradient
-        return made.new_zeros(())
+        return output.new_zeros(())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return ctx.gradient, None
 
 
-class _Mail:
-    """Tensors from and to the other ranks of a pipeline, by the step that needs them."""
+class _PipelineChannel:
+    """Sends tensors to the other ranks of a pipeline and receives theirs, by the step that needs them."""
 
-    def __init__(self, schedule: Schedule, hidden: Hidden, group: ProcessGroup | None) -> None:
+    def __init__(
+        self, schedule: PipelineSchedule, hidden: HiddenStates, group: ProcessGroup | None
+    ) -> None:
         self._rank, self._hidden, self._group = rank_of(group), hidden, group
         self._ranks = schedule.ranks
         self._expected = {
@@ -137,50 +150,50 @@ class _Mail:
             for source in range(schedule.ranks)
             if source != self._rank
         }
-        self._coming: dict[int, tuple[Message, Pending]] = {}
-        self._arrived: dict[Step, Tensor] = {}
-        self._sent: list[Pending] = []
+        self._receiving: dict[int, tuple[PipelineMessage, Pending]] = {}
+        self._arrived: dict[PipelineStep, Tensor] = {}
+        self._sends: list[Pending] = []
         for source in self._expected:
-            self._await_next(source)
+            self._start_receiving(source)
 
-    def send(self, needed_by: Step, tensor: Tensor) -> None:
-        """Send what a step needs to the rank that takes it, maybe this one."""
+    def send(self, needed_by: PipelineStep, tensor: Tensor) -> None:
+        """Send a tensor to the rank that runs the step, which may be this one."""
         target = needed_by.stage % self._ranks
         if target == self._rank:
             self._arrived[needed_by] = tensor
             return
-        self._sent = [sending for sending in self._sent if not sending.done()]
-        with self._naming(f"rank {target} does not take", needed_by):
-            self._sent.append(start_send(tensor, target, self._group))
+        self._sends = [send for send in self._sends if not send.done()]
+        with self._error_context(f"rank {target} does not take", needed_by):
+            self._sends.append(start_send(tensor, target, self._group))
 
-    def receive(self, step: Step) -> Tensor:
-        """What the step needs."""
+    def receive(self, step: PipelineStep) -> Tensor:
+        """Return the tensor that the step needs."""
         while step not in self._arrived:
-            before = step.stage + (-1 if step.direction == "forward" else 1)
-            source = before % self._ranks
-            message, pending = self._coming.pop(source)
-            self._await_next(source)
-            with self._naming(f"rank {source} has not sent", message.needed_by):
+            previous_stage = step.stage + (-1 if step.direction == "forward" else 1)
+            source = previous_stage % self._ranks
+            message, pending = self._receiving.pop(source)
+            self._start_receiving(source)
+            with self._error_context(f"rank {source} has not sent", message.needed_by):
                 self._arrived[message.needed_by] = pending.wait()
         return self._arrived.pop(step)
 
     def close(self) -> None:
-        """Wait until all is received that was sent."""
-        for sending in self._sent:
-            with self._naming("another rank does not take", None):
-                sending.wait()
+        """Wait until the other ranks have received every tensor that was sent."""
+        for send in self._sends:
+            with self._error_context("another rank does not take", None):
+                send.wait()
 
-    def _await_next(self, source: int) -> None:
+    def _start_receiving(self, source: int) -> None:
         if self._expected[source]:
             message = self._expected[source].popleft()
-            room = self._hidden.empty(message.needed_by.micro_batch)
-            with self._naming(f"rank {source} will not send", message.needed_by):
-                self._coming[source] = message, start_receive(room, source, self._group)
+            buffer = self._hidden.empty(message.needed_by.micro_batch)
+            with self._error_context(f"rank {source} will not send", message.needed_by):
+                self._receiving[source] = message, start_receive(buffer, source, self._group)
 
     @contextmanager
-    def _naming(self, what: str, step: Step | None) -> Iterator[None]:
-        """Say in an error who waited for whom, and for what."""
-        of = (
+    def _error_context(self, problem: str, step: PipelineStep | None) -> Iterator[None]:
+        """Add to an error the ranks and the micro-batch that a wait concerns."""
+        subject = (
             f"micro-batch {step.micro_batch} {step.direction} for stage {step.stage}"
             if step
             else "all"
@@ -188,4 +201,6 @@ class _Mail:
         try:
             yield
         except RuntimeError as error:
-            raise WorkerError(f"pipeline rank {self._rank}: {what} {of}: {error}") from error
+            raise WorkerError(
+                f"pipeline rank {self._rank}: {problem} {subject}: {error}"
+            ) from error

@@ -1,4 +1,4 @@
-"""In which order each pipeline rank runs its micro-batches forward and backward, by arithmetic.
+"""Compute the order in which each pipeline rank runs its micro-batches forward and backward.
 
 Called by `pipeline`. One chunk a rank is 1F1B (arXiv:2006.09503), several are its interleaved form
 (arXiv:2104.04473), for any number of micro-batches. Without torch.
@@ -12,8 +12,8 @@ Direction = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One micro-batch through one chunk of the model. stage: the chunk's place in the whole model."""
+class PipelineStep:
+    """One micro-batch through one chunk of the model. stage: index of the chunk in the full model."""
 
     direction: Direction
     stage: int
@@ -21,17 +21,18 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """What a step needs of another rank: a chunk's input forward, its output's gradient backward."""
+class PipelineMessage:
+    """A tensor that a step needs from another rank: forward a chunk's input, backward its output's
+    gradient."""
 
-    needed_by: Step
+    needed_by: PipelineStep
     source: int
     target: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """All ranks' steps. ranks: pipeline ranks; rank r has stages r, ranks + r, 2·ranks + r, …
+class PipelineSchedule:
+    """The steps of all ranks. ranks: pipeline ranks; rank r has stages r, ranks + r, 2·ranks + r, …
 
     chunks: stages of each rank. trains: False for a forward pass alone.
     """
@@ -43,31 +44,31 @@ class Schedule:
 
     @property
     def stages(self) -> int:
-        """Chunks of the whole model."""
+        """The number of chunks of the full model."""
         return self.ranks * self.chunks
 
-    def steps(self, rank: int) -> list[Step]:
-        """What the rank does, in order.
+    def steps(self, rank: int) -> list[PipelineStep]:
+        """Return the rank's steps in order.
 
-        First forward passes until the first gradient can be there, then one of each in turn. With
-        several chunks, micro-batches go through them in rounds of as many as there are ranks; the last
-        round's missing ones are left out at the end, since ranks that left them out before might
+        Forward passes run until the first gradient can arrive, then one forward and one backward alternate.
+        With several chunks, micro-batches pass through them in rounds of as many as there are ranks. The
+        missing micro-batches of the last round are dropped at the end: ranks that dropped them before might
         wait for each other.
         """
-        steps = self._steps_of_whole_rounds(rank)
+        steps = self._steps_of_full_rounds(rank)
         return [step for step in steps if step.micro_batch < self.micro_batches]
 
-    def messages(self, rank: int) -> list[Message]:
-        """What the rank sends, in order; ranks receive of each other in this order as well."""
-        found: list[Message] = []
+    def messages(self, rank: int) -> list[PipelineMessage]:
+        """Return the messages that the rank sends, in order; each receiver takes them in this order."""
+        messages: list[PipelineMessage] = []
         for step in self.steps(rank):
-            to = step.stage + (1 if step.direction == "forward" else -1)
-            if 0 <= to < self.stages:
-                needed_by = Step(step.direction, to, step.micro_batch)
-                found.append(Message(needed_by, rank, to % self.ranks))
-        return found
+            target_stage = step.stage + (1 if step.direction == "forward" else -1)
+            if 0 <= target_stage < self.stages:
+                needed_by = PipelineStep(step.direction, target_stage, step.micro_batch)
+                messages.append(PipelineMessage(needed_by, rank, target_stage % self.ranks))
+        return messages
 
-    def _steps_of_whole_rounds(self, rank: int) -> list[Step]:
+    def _steps_of_full_rounds(self, rank: int) -> list[PipelineStep]:
         forward = self._order(rank, "forward")
         if not self.trains:
             return forward
@@ -79,23 +80,23 @@ class Schedule:
         steps = [*forward[:ahead], *(step for pair in steady for step in pair)]
         return [*steps, *backward[len(forward) - ahead :]]
 
-    def _order(self, rank: int, direction: Direction) -> list[Step]:
+    def _order(self, rank: int, direction: Direction) -> list[PipelineStep]:
         stages = [chunk * self.ranks + rank for chunk in range(self.chunks)]
         if direction == "backward":
             stages.reverse()
         size = self.ranks if self.chunks > 1 else 1
         return [
-            Step(direction, stage, micro_batch)
+            PipelineStep(direction, stage, micro_batch)
             for first in range(0, self.micro_batches, size)
             for stage in stages
             for micro_batch in range(first, first + size)
         ]
 
 
-def most_held(steps: Sequence[Step]) -> int:
-    """Forward passes whose activations a rank keeps at the same time, at most."""
-    held = most = 0
+def peak_activations(steps: Sequence[PipelineStep]) -> int:
+    """Return the largest number of forward passes whose activations a rank keeps at the same time."""
+    live = peak = 0
     for step in steps:
-        held += 1 if step.direction == "forward" else -1
-        most = max(most, held)
-    return most
+        live += 1 if step.direction == "forward" else -1
+        peak = max(peak, live)
+    return peak

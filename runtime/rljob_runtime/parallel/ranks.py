@@ -1,7 +1,7 @@
-"""Where each update rank is and whom it works with, for every purpose, by arithmetic.
+"""Compute the coordinates and the process groups of each update rank.
 
-Called by `process_groups`, which makes process groups of it, and by whoever cuts a model. Without torch: 384
-ranks take milliseconds.
+Called by `process_groups`, which creates the process groups, and by the code that shards a model. Without
+torch: 384 ranks take milliseconds.
 """
 
 from dataclasses import dataclass
@@ -16,41 +16,42 @@ from rljob_runtime.errors import ConfigError
 
 
 class Purpose(StrEnum):
-    """What ranks come together for. The gradients' groups add up what was computed on other tokens."""
+    """The purpose of a process group. The groups of gradients add up what was computed on other tokens."""
 
     TENSOR = "tensor"
-    """Share each matrix."""
+    """These ranks share each matrix."""
     PIPELINE = "pipeline"
-    """Have the stages of one model, first to last."""
+    """These ranks have the stages of one model, first to last."""
     CONTEXT = "context"
-    """Share each sequence."""
+    """These ranks share each sequence."""
     DATA = "data"
-    """Hold the same part of the model and of each sequence, for other samples."""
+    """These ranks hold the same shard of the model and of each sequence, for other samples."""
     EXPERT = "expert"
-    """Share a layer's experts; lies inside data × context."""
+    """These ranks share a layer's experts, inside data × context."""
     EXPERT_DATA = "expert data"
-    """Hold the same experts for other tokens, at the same place of the tensor axis."""
+    """These ranks hold the same experts for other tokens, at the same coordinate of the tensor axis."""
     CUT_GRADIENTS = "gradients of cut matrices"
-    """data × context: parameters that the tensor axis cuts."""
+    """data × context: parameters that the tensor axis shards."""
     KEY_HEAD_GRADIENTS = "gradients of key heads"
     """data × context × the tensor ranks that have the same key head, where heads are fewer than ranks."""
     TIED_GRADIENTS = "gradients of a tied embedding"
-    """data × context of the first and of the last pipeline stage, which both hold it."""
+    """data × context of the first and of the last pipeline stage, which both hold the embedding."""
     WHOLE_GRADIENTS = "gradients of whole parameters"
     """data × context × tensor: norms and biases that each tensor rank repeats, for its own tokens."""
     EXPERT_GRADIENTS = "gradients of experts"
-    """All that hold the same slice of an expert: expert data × tensor, or, where expert is 1 and the
-    tensor axis cuts experts as it cuts matrices, data × context."""
+    """All ranks with the same slice of an expert: expert data × tensor. Where expert is 1 and the tensor axis
+    shards experts as it shards matrices, data × context."""
     TOWER_GRADIENTS = "gradients of a vision tower"
-    """All ranks: each has the whole tower, and gradients of what its own tokens and layers got of it."""
+    """All ranks: each has the full tower, and its gradients from the rank's local tokens and layers."""
     MODEL = "model"
-    """tensor × pipeline: all parts of one model, for the norm of its gradient."""
+    """tensor × pipeline: all shards of one model, for the norm of its gradient."""
     REPLICA = "replica"
-    """pipeline × context × tensor: all that train on the same samples."""
+    """pipeline × context × tensor: all ranks that train on the same samples."""
 
 
 def gradient_purpose(tensor: TensorSpec, *, tied: bool = False) -> Purpose:
-    """Who adds up a tensor's gradients. tied: whether the model's embedding is its head, too."""
+    """Return the group that adds up a tensor's gradients. tied: whether the model's embedding is also its
+    head."""
     if tied and tensor.name == EMBEDDING:
         return Purpose.TIED_GRADIENTS
     if tensor.expert is not None:
@@ -61,8 +62,8 @@ def gradient_purpose(tensor: TensorSpec, *, tied: bool = False) -> Purpose:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Coordinates of a rank. replica: which of the copies of its expert slices it holds."""
+class RankCoordinates:
+    """The coordinates of a rank. replica: index among the copies of the expert slices that it holds."""
 
     pipeline: int
     data: int
@@ -76,8 +77,8 @@ class Place:
 class RankGrid:
     """The update ranks on two meshes with the same numbers: one of the sequences, one of the experts.
 
-    kv_heads: of the model; None where each tensor rank has its own. tower: whether they train a vision tower.
-    Raises ConfigError when expert does not divide data × context.
+    kv_heads: of the model; None where each tensor rank has its own key head. tower: whether they train a
+    vision tower. Raises ConfigError when expert does not divide data × context.
     """
 
     degrees: UpdateDegrees
@@ -95,17 +96,17 @@ class RankGrid:
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
+        """The number of ranks."""
         return self.tokens.size
 
     @property
     def tokens(self) -> Mesh:
-        """Which tokens and which part of the model a rank computes."""
+        """The mesh that decides which tokens and which shard of the model a rank computes."""
         return update_mesh(self.degrees)
 
     @property
     def key_heads(self) -> Mesh:
-        """`tokens` with the tensor axis cut into key heads and the ranks that have the same one."""
+        """The mesh `tokens`, with the tensor axis split into key heads and the ranks that share one."""
         tensor = self.degrees.tensor
         copies = max(1, tensor // self.kv_heads) if self.kv_heads else 1
         *others, _ = self.tokens.axes
@@ -113,41 +114,42 @@ class RankGrid:
 
     @property
     def experts(self) -> Mesh:
-        """data × context again, cut into expert replicas; neighbours on it share a layer's experts."""
+        """The mesh of data × context as expert replicas; neighbours on its expert axis share a layer's
+        experts."""
         (pipeline, data, context, tensor) = self.tokens.axes
         expert = self.degrees.expert
         replicas = data[1] * context[1] // expert
         return Mesh(axes=(pipeline, ("replica", replicas), ("expert", expert), tensor))
 
-    def place(self, rank: int) -> Place:
-        """Where a rank is. rank: 0 ≤ rank < size."""
-        return Place(**(self.experts.coordinates(rank) | self.tokens.coordinates(rank)))
+    def coordinates(self, rank: int) -> RankCoordinates:
+        """Return the coordinates of a rank. rank: 0 ≤ rank < size."""
+        return RankCoordinates(**(self.experts.coordinates(rank) | self.tokens.coordinates(rank)))
 
     def group(self, purpose: Purpose, rank: int) -> list[int]:
-        """The ranks that come together with `rank`, itself among them, ascending."""
+        """Return the ranks of this rank's group, itself included, ascending."""
         mesh, axes = self._axes(purpose)
-        found = mesh.group(axes, rank)
+        members = mesh.group(axes, rank)
         if purpose is Purpose.TIED_GRADIENTS:
             stages = self.group(Purpose.PIPELINE, rank)
             if rank in (stages[0], stages[-1]):
-                found = sorted({*mesh.group(axes, stages[0]), *mesh.group(axes, stages[-1])})
-        return found
+                members = sorted({*mesh.group(axes, stages[0]), *mesh.group(axes, stages[-1])})
+        return members
 
     def groups(self, purpose: Purpose) -> list[list[int]]:
-        """All groups of a purpose, by their first rank; every rank is in one."""
+        """Return all groups of a purpose, by their first rank; every rank is in one."""
         mesh, axes = self._axes(purpose)
         if purpose is Purpose.TIED_GRADIENTS:
-            found = {tuple(self.group(purpose, rank)) for rank in range(self.size)}
-            return [list(ranks) for ranks in sorted(found)]
+            distinct = {tuple(self.group(purpose, rank)) for rank in range(self.size)}
+            return [list(ranks) for ranks in sorted(distinct)]
         return mesh.groups(axes)
 
     def chunks(self, rank: int) -> list[int]:
-        """Stages of the virtual pipeline that the rank holds, in the model's order."""
-        stages, stage = self.degrees.pipeline, self.place(rank).pipeline
+        """Return the stages of the virtual pipeline that the rank holds, in the model's order."""
+        stages, stage = self.degrees.pipeline, self.coordinates(rank).pipeline
         return [chunk * stages + stage for chunk in range(self.degrees.virtual_pipeline)]
 
-    def part(self, shape: Shape, rank: int) -> RankShard:
-        """What the rank holds of a model."""
+    def partition(self, shape: Shape, rank: int) -> RankShard:
+        """Return the layers and slices of a model that the rank holds."""
         return update_rank_shard(shape, self.degrees, rank)
 
     def _axes(self, purpose: Purpose) -> tuple[Mesh, tuple[str, ...]]:

@@ -1,9 +1,9 @@
-"""Collectives on the rows of a tensor, with gradients: what one does forward, its partner does backward.
+"""Collectives on the rows of a tensor, with gradients: the backward pass of each is its counterpart.
 
 Called by the tensor, expert and context parallel primitives.
 """
 
-# n rows of one rank, R rows that arrive; all further dims stay as they are
+# n rows of one rank, R rows that arrive; all further dims are unchanged
 
 from typing import Any
 
@@ -14,47 +14,49 @@ from torch.distributed import ProcessGroup
 from rljob_runtime.devices.wire import start_exchange, start_gather, start_scatter_sum, start_sum
 
 
-def gather_rows(part: Tensor, group: ProcessGroup | None) -> Tensor:
-    """All ranks' rows one after the other, [n, ...] → [ranks·n, ...].
+def gather_rows(shard: Tensor, group: ProcessGroup | None) -> Tensor:
+    """All-gather the ranks' rows, one rank after the other, [n, ...] → [ranks·n, ...].
 
-    Backward sums the ranks' gradients and keeps this rank's rows: each rank may have used all of them
-    for something else. Each direction is a gather of the part's bytes.
+    Backward sums the ranks' gradients and keeps this rank's rows, since each rank may have used all rows for
+    another purpose. Each direction sends the bytes of an all-gather of the shard.
     """
-    rows: Tensor = _GatherRows.apply(part, group)  # type: ignore[no-untyped-call]
+    rows: Tensor = _GatherRows.apply(shard, group)  # type: ignore[no-untyped-call]
     return rows
 
 
-def scatter_sum_rows(whole: Tensor, group: ProcessGroup | None) -> Tensor:
-    """This rank's rows of the sum of all ranks' tensors, [ranks·n, ...] → [n, ...].
+def scatter_sum_rows(partial: Tensor, group: ProcessGroup | None) -> Tensor:
+    """Return this rank's rows of the sum of all ranks' tensors (a reduce-scatter), [ranks·n, ...] → [n, ...].
 
-    Backward gathers the gradients. Each direction is a gather of the part's bytes.
+    Backward all-gathers the gradients. Each direction sends the bytes of an all-gather of the shard.
     """
-    rows: Tensor = _ScatterSumRows.apply(whole, group)  # type: ignore[no-untyped-call]
+    rows: Tensor = _ScatterSumRows.apply(partial, group)  # type: ignore[no-untyped-call]
     return rows
 
 
 def exchange_rows(
     rows: Tensor, sent: list[int], received: list[int], group: ProcessGroup | None
 ) -> Tensor:
-    """Rows to each rank, [n, ...] → [R, ...]; see `wire.start_exchange`. Backward sends them back."""
+    """Send rows to each rank (an all-to-all), [n, ...] → [R, ...]; see `wire.start_exchange`. Backward
+    returns them."""
     arrived: Tensor = _ExchangeRows.apply(rows, sent, received, group)  # type: ignore[no-untyped-call]
     return arrived
 
 
-def sum_parts(part: Tensor, group: ProcessGroup | None) -> Tensor:
-    """The sum of all ranks' tensors, on every rank, [...] → [...]; its bytes in one sum.
+def sum_partials(partial: Tensor, group: ProcessGroup | None) -> Tensor:
+    """Return the sum of all ranks' tensors on every rank (an all-reduce), [...] → [...]; it sends one sum's
+    bytes.
 
-    The ranks compute the same from it, so that backward each keeps that one gradient for its own part.
+    All ranks compute the same values from it, so backward passes that one gradient to each rank's summand.
     """
-    whole: Tensor = _SumParts.apply(part, group)  # type: ignore[no-untyped-call]
-    return whole
+    total: Tensor = _SumParts.apply(partial, group)  # type: ignore[no-untyped-call]
+    return total
 
 
 class _GatherRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, part: Tensor, group: ProcessGroup | None) -> Tensor:
+    def forward(ctx: Any, shard: Tensor, group: ProcessGroup | None) -> Tensor:
         ctx.group = group
-        return start_gather(part, group).wait()
+        return start_gather(shard, group).wait()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -63,9 +65,9 @@ class _GatherRows(torch.autograd.Function):
 
 class _ScatterSumRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, whole: Tensor, group: ProcessGroup | None) -> Tensor:
+    def forward(ctx: Any, partial: Tensor, group: ProcessGroup | None) -> Tensor:
         ctx.group = group
-        return start_scatter_sum(whole, group).wait()
+        return start_scatter_sum(partial, group).wait()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -74,8 +76,8 @@ class _ScatterSumRows(torch.autograd.Function):
 
 class _SumParts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, part: Tensor, group: ProcessGroup | None) -> Tensor:
-        return start_sum(part.clone(), group).wait()
+    def forward(ctx: Any, partial: Tensor, group: ProcessGroup | None) -> Tensor:
+        return start_sum(partial.clone(), group).wait()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

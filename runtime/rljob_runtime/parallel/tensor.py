@@ -1,9 +1,9 @@
-"""Tensor parallel matrices with sequence parallel tokens (arXiv:2205.05198): between them a rank holds
-its share of the tokens, inside them all tokens and its share of the features.
+"""Tensor parallel matrices with sequence parallel tokens (arXiv:2205.05198). Between matrices a rank holds
+its share of the tokens; inside them it holds all tokens and its share of the features.
 
-Called by the layers of a parallel model. A column-cut matrix gathers tokens, a row-cut one sums and scatters
-them; norms and residuals run on a rank's own tokens, so the gradients of their parameters are sums over
-the tensor ranks (`Purpose.WHOLE_GRADIENTS`). Tokens are padded to a multiple of the ranks.
+Called by the layers of a parallel model. A column-parallel matrix gathers tokens, a row-parallel one sums and
+scatters them. Norms and residuals run on a rank's local tokens, so the gradients of their parameters are sums
+over the tensor ranks (`Purpose.WHOLE_GRADIENTS`). Tokens are padded to a multiple of the ranks.
 """
 
 # S tokens of one rank, U of all ranks, H features of the model, K features of one rank inside
@@ -28,11 +28,11 @@ def column_linear(
     biases_K: Sequence[Tensor | None],
     group: ProcessGroup | None,
 ) -> tuple[Tensor, ...]:
-    """This rank's features of all tokens by each of several matrices on one input, [S, H] → [U, K] each.
+    """Multiply all tokens by this rank's rows of several matrices with one input, [S, H] → [U, K] each.
 
-    weights_KH, biases_K: the ranks' rows of the whole matrices. The input is gathered once for all of
-    them and kept as [S, H]; backward gathers it again while it computes the input's gradient, and sums
-    and scatters that while it computes the weights'.
+    weights_KH, biases_K: this rank's rows of the full matrices. The input is gathered once for all of them
+    and saved as [S, H]. Backward gathers it again while it computes the input's gradient, and reduce-scatters
+    that gradient while it computes the weights'.
     """
     outputs: tuple[Tensor, ...] = _ColumnLinear.apply(  # type: ignore[no-untyped-call]
         x_SH, group, len(weights_KH), *weights_KH, *biases_K
@@ -43,44 +43,44 @@ def column_linear(
 def row_linear(
     x_UK: Tensor, weight_HK: Tensor, bias_H: Tensor | None, group: ProcessGroup | None
 ) -> Tensor:
-    """This rank's tokens by a matrix whose input features the ranks share, [U, K] → [S, H].
+    """Multiply tokens by a matrix whose input features the ranks share, [U, K] → [S, H], this rank's tokens.
 
-    weight_HK: this rank's columns of the whole matrix. bias_H: whole, added after the sum; its
-    gradient is of this rank's tokens.
+    weight_HK: this rank's columns of the full matrix. bias_H: full, added after the sum; its gradient covers
+    this rank's tokens.
     """
     output_SH = scatter_sum_rows(linear(x_UK, weight_HK), group)
     return output_SH if bias_H is None else output_SH + bias_H
 
 
 def padded_tokens(tokens: int, ranks: int) -> int:
-    """So many tokens, and as many more as make the ranks' shares equal."""
+    """Return this number of tokens, rounded up so that the ranks' shares are equal."""
     return -(-tokens // ranks) * ranks
 
 
 def column_linear_bytes(
     tokens: int, features: int, ranks: int, *, item_bytes: int, with_gradients: bool = True
 ) -> int:
-    """Bytes that a rank sends for matrices on one input; tokens: U, features: H. With gradients: the
-    input twice and its gradient once."""
-    part = tokens // ranks * features * item_bytes
-    backward = gather_bytes(part, ranks) + scatter_sum_bytes(part, ranks)
-    return gather_bytes(part, ranks) + with_gradients * backward
+    """Return the bytes that a rank sends for matrices on one input; tokens: U, features: H. With gradients,
+    it sends the input twice and its gradient once."""
+    shard = tokens // ranks * features * item_bytes
+    backward = gather_bytes(shard, ranks) + scatter_sum_bytes(shard, ranks)
+    return gather_bytes(shard, ranks) + with_gradients * backward
 
 
 def row_linear_bytes(
     tokens: int, features: int, ranks: int, *, item_bytes: int, with_gradients: bool = True
 ) -> int:
-    """Bytes that a rank sends for one matrix, or for an embedding; tokens: U, features: H."""
-    part = tokens // ranks * features * item_bytes
-    return scatter_sum_bytes(part, ranks) + with_gradients * gather_bytes(part, ranks)
+    """Return the bytes that a rank sends for one matrix, or for an embedding; tokens: U, features: H."""
+    shard = tokens // ranks * features * item_bytes
+    return scatter_sum_bytes(shard, ranks) + with_gradients * gather_bytes(shard, ranks)
 
 
 class _ColumnLinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_SH: Tensor, group: ProcessGroup | None, count: int, *both: Any
+        ctx: Any, x_SH: Tensor, group: ProcessGroup | None, count: int, *weights_and_biases: Any
     ) -> tuple[Tensor, ...]:
-        weights, biases = both[:count], both[count:]
+        weights, biases = weights_and_biases[:count], weights_and_biases[count:]
         ctx.group, ctx.biased = group, [bias is not None for bias in biases]
         ctx.save_for_backward(x_SH)
         ctx.weights = weights  # not saved: `weight_gradient` needs the parameters

@@ -1,7 +1,7 @@
 """Embedding of tokens, and what log-probs need, when the ranks of a group share the vocabulary.
 
-Called by the first and last stage of a parallel model. No rank ever holds a row of all logits: what the ranks
-tell each other of a token are four numbers, and nothing on the way back (`linear_logprobs`).
+Called by the first and last stage of a parallel model. No rank ever holds a row of all logits: the ranks
+exchange four numbers a token forward, and nothing backward (`linear_logprobs`).
 """
 
 # U tokens of all ranks, S of one rank, H hidden, V ids of this rank
@@ -20,19 +20,19 @@ from rljob_runtime.parallel.volume import sum_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyShare:
-    """The ids of a vocabulary whose rows this rank holds: the `SharedIds` of `linear_logprobs`."""
+    """Ids of a vocabulary whose rows this rank holds: the `SharedIds` of `linear_logprobs`."""
 
     ids: range
     group: ProcessGroup | None
 
     @classmethod
     def of(cls, vocabulary: int, group: ProcessGroup | None) -> "VocabularyShare":
-        """This rank's share of so many ids."""
+        """Return this rank's share of a vocabulary of this size."""
         rank, ranks = rank_of(group), size_of(group)
         return cls(ids=share(vocabulary, rank, ranks), group=group)
 
     def below(self, text_ids: int | None) -> range:
-        """This rank's ids below this one; None: all."""
+        """Return this rank's ids below this one; None returns all of them."""
         return (
             self.ids
             if text_ids is None
@@ -40,30 +40,31 @@ class VocabularyShare:
         )
 
     def places(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Row of each id among this rank's, 0 for another rank's, and whether it is this rank's."""
-        own = (ids >= self.ids.start) & (ids < self.ids.stop)
-        return (ids - self.ids.start).masked_fill(~own, 0), own
+        """Return the local row of each id (0 for another rank's), and a mask of the ids that are local."""
+        is_local = (ids >= self.ids.start) & (ids < self.ids.stop)
+        return (ids - self.ids.start).masked_fill(~is_local, 0), is_local
 
     def take_largest(self, values: Tensor) -> None:
-        """The largest of the ranks' values [n], in place."""
+        """Replace values [n] by the largest of the ranks' values, in place."""
         max_over_ranks(values, self.group)
 
     def take_sum(self, values: Tensor) -> None:
-        """The sum of the ranks' values [n], in place."""
+        """Replace values [n] by the sum of the ranks' values, in place."""
         sum_over_ranks(values, self.group)
 
 
-def embed_tokens(tokens_U: Tensor, weight_VH: Tensor, held: VocabularyShare) -> Tensor:
-    """Embeddings of this rank's tokens, [U] → [S, H]; as many bytes as a row-cut matrix.
+def embed_tokens(tokens_U: Tensor, weight_VH: Tensor, vocabulary: VocabularyShare) -> Tensor:
+    """Return embeddings of this rank's tokens, [U] → [S, H]; sends as many bytes as a row-parallel matrix.
 
-    tokens_U: the same on all ranks, a multiple of them. weight_VH: the rows that are held.
+    tokens_U: the same on all ranks, a multiple of their number. weight_VH: this rank's rows of the
+    vocabulary.
     """
-    place_U, own_U = held.places(tokens_U)
-    embedded_UH = embedding(place_U, weight_VH).masked_fill(~own_U[:, None], 0.0)
-    return scatter_sum_rows(embedded_UH, held.group)
+    row_U, is_local_U = vocabulary.places(tokens_U)
+    embedded_UH = embedding(row_U, weight_VH).masked_fill(~is_local_U[:, None], 0.0)
+    return scatter_sum_rows(embedded_UH, vocabulary.group)
 
 
 def token_logprobs_bytes(positions: int, targets: int, ranks: int) -> int:
-    """Bytes that a rank sends, all of them forward: of a position its largest logit, its sum of
-    exponentials and its mean logit, of a target its logit. positions: L, targets: T."""
+    """Return the bytes that a rank sends, all of them forward. A position sends its largest logit, its sum of
+    exponentials and its mean logit; a target sends its logit. positions: L, targets: T."""
     return sum_bytes(4 * positions, ranks) + sum_bytes(4 * (2 * positions + targets), ranks)

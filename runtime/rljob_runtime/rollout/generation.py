@@ -1,6 +1,7 @@
 """One call of the `torch` rollout engine: samples enter rows, grow token by token, and leave.
 
-Made by `rollout_torch`. Finished sequences leave the batch at once and waiting ones take their rows in order.
+Created by `rollout_torch`. Finished sequences leave the batch immediately, and waiting ones take their rows
+in order.
 """
 
 # B sequences, V vocabulary of this process
@@ -17,43 +18,43 @@ from rljob_runtime.rollout.rollout_engine import Generated, Sampling
 from rljob_runtime.rollout.sampling import uniforms
 from rljob_runtime.rollout.slots import Slots
 from rljob_runtime.rollout.turns import Turns
-from rljob_runtime.rollout.waiting import Waiting
+from rljob_runtime.rollout.waiting import WaitingSamples
 
 REFILL_SHARE = 8  # rows are refilled once 1/8 of them are free: one prefill for several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """eos: end tokens. count: is told how many tokens were drawn, whenever some were. turns: None where
-    samples have one."""
+    """The state of one call. eos: end tokens. count: called with the number of sampled tokens, whenever there
+    are some. turns: None where samples have one."""
 
     share: ModelShare
     slots: Slots
-    waiting: Waiting
+    waiting: WaitingSamples
     sampling: Sampling
     eos: Tensor
     count: Callable[[int], None]
     turns: Turns | AgentTurns | None = None
 
     def run(self, version: Callable[[], int]) -> Iterator[list[Generated]]:
-        """Samples as they end, several at a time. version: of the weights, which may change while it is asked
-        for: between two tokens. What the cache keeps of earlier tokens stays as it is."""
-        at_once = max(1, self.slots.num_free // REFILL_SHARE)
+        """Yield samples as they end, several at a time. version: returns the version of the weights, which it
+        may change, between two tokens. The cached keys and values of earlier tokens stay unchanged."""
+        chunk = max(1, self.slots.num_free // REFILL_SHARE)
         finished: list[Generated] = []
-        held = version()
+        version_in_use = version()
         while self._busy or self._pending:
             if self.turns is not None and self._pending:
                 if finished and not self._busy:
                     yield finished
                     finished = []
-                going_on, ended = self.turns.answered(wait=not self._busy)
-                self.waiting.add(going_on)
+                continued, ended = self.turns.answered(wait=not self._busy)
+                self.waiting.add(continued)
                 finished += ended
-            if (now := version()) != held:
-                self.slots.switched(held := now)
+            if (latest := version()) != version_in_use:
+                self.slots.switched(version_in_use := latest)
             with torch.inference_mode():
-                finished += self._step(refill=at_once, version=held)
-            if len(finished) >= at_once:
+                finished += self._step(refill=chunk, version=version_in_use)
+            if len(finished) >= chunk:
                 yield finished
                 finished = []
         if finished:
@@ -61,16 +62,16 @@ class Generation:
 
     @property
     def _busy(self) -> bool:
-        """Whether a sample has something to draw."""
+        """Whether a sample has a token to generate."""
         return bool(self.waiting.left or self.slots.seats)
 
     @property
     def _pending(self) -> int:
-        """Samples that wait for a tool."""
+        """The number of samples that wait for a reply."""
         return 0 if self.turns is None else self.turns.pending
 
     def _step(self, *, refill: int, version: int) -> list[Generated]:
-        """One token for every running sequence; first tokens for new ones once `refill` rows are free."""
+        """Generate one token for every running sequence; admit new ones once `refill` rows are free."""
         finished: list[Generated] = []
         slots, waiting = self.slots, self.waiting
         if slots.num_free >= min(refill, waiting.left):
@@ -79,7 +80,7 @@ class Generation:
         if slots.seats:
             running = slice(0, len(slots.seats))
             reach = slots.reach()
-            logits_BV = self.share.model.decode(slots.last_S[running], slots.kept, reach)
+            logits_BV = self.share.model.decode(slots.last_S[running], slots.cache, reach)
             slots.advance()
             if self.share.model.keeps_routes:
                 slots.append_routes(self.share.model.routes())
@@ -87,7 +88,7 @@ class Generation:
         return finished
 
     def _advance(self, rows: slice, logits_BV: Tensor) -> list[Generated]:
-        """Draw a token for each of these rows; returns the responses that it ends."""
+        """Sample a token for each of these rows; return the responses that it ends."""
         slots, sampling = self.slots, self.sampling
         uniforms_B = uniforms(slots.seeds_S[rows], slots.begun_S[rows] + slots.counts_S[rows])
         tokens_B, logprobs_B = self.share.draw(logits_BV, uniforms_B, sampling)
@@ -115,11 +116,14 @@ class Generation:
         if self.turns is None:
             return finished
         return self.turns.take(
-            [(seat.group, seat.seed, made) for seat, made in zip(seats, finished, strict=True)]
+            [
+                (seat.group, seat.seed, generated)
+                for seat, generated in zip(seats, finished, strict=True)
+            ]
         )
 
     def _turn_ids(self, row: int) -> list[int]:
-        """What the policy has drawn since the last answer of a tool."""
+        """Return the tokens that the policy has generated since the last reply."""
         group = self.slots.seats[row].group
         return group.begun[group.turn :] + self.slots.response(row)[0]
 

@@ -1,6 +1,6 @@
-"""What of a model the process of a `torch` rollout engine has: everything, or a share among ranks.
+"""The share of a model in the process of a `torch` rollout engine: the full model, or a share among ranks.
 
-Called by `rollout_torch`. Here is the form of one rank; `rank_share` has that of several.
+Called by `rollout_torch`. This module has the form for one rank; `rank_share` has that for several.
 """
 
 # B sequences, V vocabulary of the share, U tokens, M layers with experts, K experts of a token
@@ -26,45 +26,45 @@ from rljob_runtime.rollout.sight import Sight, make_sight
 
 
 class ModelShare(Protocol):
-    """A decoder with its weights by Hugging Face name, and what is the same on all ranks of the model."""
+    """A decoder with its weights by Hugging Face name; its results are the same on all ranks of the model."""
 
     model: FusedDecoder
     views: dict[str, Weights]
     shapes: dict[str, torch.Size]
-    """Of the whole model's weights by Hugging Face name."""
+    """Shapes of the full model's weights by Hugging Face name."""
     sight: Sight | None
-    """Of prompts with pictures, for a model that is shown any."""
+    """Prepares prompts with pictures; None for a model that gets none."""
 
     def load(self, path: Path) -> None:
         """Fill the views from a directory. Raises as `load_weights`."""
         ...
 
     def copy(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Fill the views from whole tensors of the model's names and shapes, each as it comes."""
+        """Fill the views from full tensors of the model's names and shapes, each as it arrives."""
         ...
 
     def checksum(self) -> str:
-        """`weights_checksum` of the whole model, none of which is in 8 bits."""
+        """Return `weights_checksum` of the full model, none of which is in 8 bits."""
         ...
 
     def draw(
         self, logits_BV: Tensor, uniforms_B: Tensor, sampling: Sampling
     ) -> tuple[Tensor, Tensor]:
-        """Tokens and log-probs, [B] both, as `sampling.draw` of all logits."""
+        """Return tokens and log-probs, [B] both, as `sampling.draw` of all logits."""
         ...
 
     def logprobs(self, logits_BV: Tensor, tokens_B: Tensor) -> Tensor:
-        """Of these tokens at temperature 1, [B] float."""
+        """Return the log-probs of these tokens at temperature 1, [B] float."""
         ...
 
     def pack_routes(self, routes_UMK: Tensor) -> bytes:
-        """A sample's in all layers that have experts. routes_UMK: in those of this process."""
+        """Return a sample's routes in all layers that have experts. routes_UMK: in those of this process."""
         ...
 
 
-class WholeModel:
-    """A `ModelShare`. new, max_length, keeps_routes: as in `FusedDecoder`. pictures: whether prompts show
-    any. towers: as `make_sight` has them. text_ids: as `make_torch_rollout` has it."""
+class FullModel:
+    """A `ModelShare` of one rank. new, max_length, keeps_routes: as in `FusedDecoder`. pictures: whether
+    prompts show any. towers: as in `make_sight`. text_ids: as in `make_torch_rollout`."""
 
     def __init__(
         self,
@@ -78,37 +78,37 @@ class WholeModel:
         text_ids: int | None = None,
     ) -> None:
         self._text_ids = text_ids
-        part = unsharded(read_architecture(read_config(path)))
-        self.sight = make_sight(path, part, new, towers) if pictures else None
+        partition = unsharded(read_architecture(read_config(path)))
+        self.sight = make_sight(path, partition, new, towers) if pictures else None
         self.model = FusedDecoder(
-            part, NoJoins(), new, max_length=max_length, keeps_routes=keeps_routes
+            partition, NoJoins(), new, max_length=max_length, keeps_routes=keeps_routes
         )
         self.views = self.model.hf_views()
         self.shapes = {name: view.shape for name, view in self.views.items()}
 
     def load(self, path: Path) -> None:
-        """See ModelShare."""
+        """Load all weights. See `ModelShare.load`."""
         load_weights(self.views, path)
 
     def copy(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """See ModelShare."""
+        """Copy all weights. See `ModelShare.copy`."""
         for name, tensor in weights:
             self.views[name].copy_(tensor)
 
     def checksum(self) -> str:
-        """See ModelShare."""
+        """Return the checksum of all weights. See `ModelShare.checksum`."""
         return weights_checksum(floats(self.views))
 
     def draw(
         self, logits_BV: Tensor, uniforms_B: Tensor, sampling: Sampling
     ) -> tuple[Tensor, Tensor]:
-        """See ModelShare."""
+        """Sample from all logits. See `ModelShare.draw`."""
         return draw(logits_BV[:, : self._text_ids], uniforms_B, sampling)
 
     def logprobs(self, logits_BV: Tensor, tokens_B: Tensor) -> Tensor:
-        """See ModelShare."""
+        """Return log-probs from all logits. See `ModelShare.logprobs`."""
         return logits_BV[:, : self._text_ids].log_softmax(-1).gather(1, tokens_B[:, None])[:, 0]
 
     def pack_routes(self, routes_UMK: Tensor) -> bytes:
-        """See ModelShare."""
+        """Pack the routes of all layers. See `ModelShare.pack_routes`."""
         return pack_routes(routes_UMK)

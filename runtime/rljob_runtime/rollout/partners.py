@@ -1,5 +1,7 @@
-"""Whom samples of several turns talk with, chosen by how they are drawn; and nobody, on devices that share a
-model with one that asks for all of them."""
+"""Create the partner of samples of several turns, by the kind of sampling.
+
+Includes runners that never answer, for devices that share a model with the device that makes all requests.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -17,8 +19,8 @@ from rljob_runtime.task.tools.answers import Answer
 def begin_turns(
     sampling: Sampling, replica: ProcessGroup | None = None
 ) -> Turns | AgentTurns | None:
-    """Of samples with tools, games or agents, for a call of `generate`; None where they have one turn.
-    replica: as in `Turns`."""
+    """Return the turns of samples with tools, games or agents, for a call of `generate`; None where they have
+    one turn. replica: as in `Turns`."""
     if sampling.agents is not None:
         assert isinstance(sampling.agents, AgentDesk), "other agents are none of the job's"
         return AgentTurns(sampling.agents)
@@ -29,23 +31,23 @@ def begin_turns(
     return None
 
 
-class Nobody:
-    """A `ToolRunner` and a `GameRunner`, and each of its games, that answer nothing: what follows comes from
-    the first device of the replica."""
+class SilentRunner:
+    """A `ToolRunner` and a `GameRunner`, and each of its games, that answer nothing: replies come from the
+    first device of the replica."""
 
     def call(self, tool: str, text: str, done: Callable[[Answer], None]) -> None:
-        """See ToolRunner."""
+        """Do nothing. See `ToolRunner.call`."""
 
     def begin(self, game: GameSeed, moves: Sequence[str] = ()) -> PlayedGame:
-        """See GameRunner."""
+        """Return this object. See `GameRunner.begin`."""
         return self
 
     def move(self, text: str, done: Callable[[Moved], None]) -> None:
-        """See PlayedGame."""
+        """Do nothing. See `PlayedGame.move`."""
 
     def close(self) -> None:
-        """See PlayedGame."""
+        """Do nothing. See `PlayedGame.close`."""
 
     def most_seconds(self, calls: int = 0) -> float:
-        """See ToolRunner and PlayedGame. Nobody waits for it."""
+        """Return 0, since no caller waits. See `ToolRunner` and `PlayedGame`."""
         return 0.0

@@ -1,7 +1,8 @@
-"""What states ask of a rollout engine, and what one is made of: token ids in, token ids and log-probs out,
+"""The protocols of rollout engines, and what one is created from: token ids in, token ids and log-probs out,
 weights by public name.
 
-Built-in engines and those of packages meet the same protocol; `engine_table` makes the one that a job names.
+Built-in engines and those of packages implement the same protocol; `rollout_table` creates the one that a job
+names.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,19 +26,19 @@ from rljob_runtime.task.tools.answers import Answer, ToolCall
 from rljob_runtime.task.tools.call_format import CallFormat
 
 Finish = Literal["stop", "length", "budget", "turns"]
-"""Why a sample ended: by itself or with its game, at the longest response, at the limit of its group's new
-tokens, or with a call or a move in its last turn."""
+"""Why a sample ended: `stop`, by an end token or with its game; `length`, at the longest response. `budget`:
+at the limit of its group's new tokens; `turns`: with a call or a move in its last turn."""
 
 
 class ToolRunner(Protocol):
-    """What carries calls of tools out: a `ToolPool`."""
+    """Executes calls of tools: a `ToolPool`."""
 
     def call(self, tool: str, text: str, done: Callable[[Answer], None]) -> None:
-        """Call a tool; `done` gets the answer, once, in another thread."""
+        """Call a tool; `done` is called with the answer, once, in another thread."""
         ...
 
     def most_seconds(self, calls: int) -> float:
-        """By when one of so many calls is answered for certain."""
+        """Return the longest time until one of this many calls is answered."""
         ...
 
 
@@ -45,46 +46,46 @@ class PlayedGame(Protocol):
     """A sample's game: an `OpenGame`."""
 
     def move(self, text: str, done: Callable[[Moved], None]) -> None:
-        """Make a move; `done` gets what follows, once, in another thread."""
+        """Make a move; `done` is called with the result, once, in another thread."""
         ...
 
     def close(self) -> None:
-        """The sample has ended, and its game goes on no more."""
+        """End the game, since the sample has ended."""
         ...
 
     def most_seconds(self) -> float:
-        """By when what follows a move is there for certain."""
+        """Return the longest time until a move has its result."""
         ...
 
 
 class GameRunner(Protocol):
-    """What plays games: a `GamePool`."""
+    """Runs games: a `GamePool`."""
 
     def begin(self, game: GameSeed, moves: Sequence[str] = ()) -> PlayedGame:
-        """A game of its own, in which these moves were made."""
+        """Return a new game, in which these moves were made."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class Idle:
-    """Seconds in which an engine had nothing to do but to wait for tools or games."""
+    """Seconds in which an engine only waited for tools or games."""
 
     seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """More of them."""
+        """Add seconds of waiting."""
         self.seconds += seconds
 
     def take(self) -> float:
-        """Those since the last call."""
+        """Return the seconds since the last call."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
 
 
 @dataclass(slots=True, kw_only=True)
 class AgentTally:
-    """Of sessions that have ended. requests: turns that were drawn for them; left_out: tokens of these
-    that are not trained on."""
+    """A tally of sessions that have ended. requests: turns that were generated for them; left_out: tokens of
+    these that are not trained on."""
 
     requests: int = 0
     left_out: int = 0
@@ -95,11 +96,11 @@ class AgentPlayers(Protocol):
 
     @property
     def idle(self) -> Idle:
-        """Seconds in which the engine waited for them alone."""
+        """Seconds in which the engine waited for agents alone."""
         ...
 
     def take_tally(self) -> AgentTally:
-        """Of the sessions since the last call."""
+        """Return the tally of the sessions since the last call."""
         ...
 
 
@@ -125,12 +126,11 @@ class GameSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn.
+    """How tokens are sampled.
 
-    max_response_length: of the whole response, tokens that are there already among them. stopped:
-    called with the ids of the response, or of its last turn, after each token when given; True ends the
-    response or the turn. tools, games, agents: None where samples have one turn; engines of packages have
-    none.
+    max_response_length: of the full response, including tokens that exist already. stopped: called with the
+    ids of the response, or of its last turn, after each token; True ends the response or the turn. tools,
+    games, agents: None where samples have one turn; engines of packages have none.
     """
 
     temperature: float
@@ -146,21 +146,21 @@ class Sampling:
 
     @property
     def has_turns(self) -> bool:
-        """Whether a sample may come back with a prefix of its own."""
+        """Whether a sample may return with a separate prefix."""
         return self.tools is not None or self.games is not None or self.agents is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptGroup:
-    """One prompt and the samples wanted of it: one uid and one seed (63 bits) each.
+    """One prompt and the requested samples of it: one uid and one seed (63 bits) each.
 
-    begun: response tokens that all these samples have already; they go on behind them. drawn: which of these
-    the policy drew; empty where it drew all. ends: where among them its turns ended; turn: where the present
-    one begins, behind what was put there. budget: most tokens that each makes now, with those that are put;
-    None: as many as the longest response has room for. game: of which the prompt is the first observation;
-    outcome: of its moves so far, None before the first. task: of an agent's session, as JSON. pictures: that
-    the prompt shows, in order; begun_pictures: that were put into what has begun. routed: first tokens of the
-    prefix whose routes are known.
+    begun: response tokens that all these samples have already and continue. drawn: which of these the policy
+    generated; empty where it generated all. ends: where among them its turns ended; turn: where the current
+    one begins, after the inserted tokens. budget: most tokens that each makes in this call, with the inserted
+    ones; None: as many as the longest response has room for. game: of which the prompt is the first
+    observation; outcome: of its moves so far, None before the first. task: of an agent's session, as JSON.
+    pictures: those that the prompt shows, in order; begun_pictures: those inserted into the begun tokens.
+    routed: first tokens of the prefix whose routes are known.
     """
 
     group: str
@@ -181,51 +181,53 @@ class PromptGroup:
 
     @property
     def drawn_of_begun(self) -> list[bool]:
-        """Which tokens of what has begun the policy drew."""
+        """For each of the begun tokens, whether the policy generated it."""
         return self.drawn or [True] * len(self.begun)
 
     @property
     def all_pictures(self) -> list[Picture]:
-        """Of the prefix."""
+        """The pictures of the prefix."""
         return [*self.pictures, *self.begun_pictures]
 
     @property
     def prefix(self) -> list[int]:
-        """What a sample's next token follows."""
+        """The tokens before a sample's next one."""
         return self.token_ids + self.begun
 
-    def behind(self, begun: list[int], *, routed: int = 0) -> "PromptGroup":
-        """The group with a turn of its own behind these tokens."""
+    def continued_after(self, begun: list[int], *, routed: int = 0) -> "PromptGroup":
+        """Return a group that starts a new turn after these tokens."""
         budget = self.budget
         if budget is not None:
             budget -= len(begun) - len(self.begun)
         return replace(self, begun=list(begun), turn=len(begun), budget=budget, routed=routed)
 
     def limit(self, sampling: Sampling) -> int:
-        """Most tokens that each sample makes now, at least 1."""
+        """Return the most tokens that each sample makes in this call, at least 1."""
         left = sampling.max_response_length - len(self.begun)
         assert left > 0, f"samples of group {self.group} have no room for another token"
         return left if self.budget is None else min(left, self.budget)
 
     def finish(self, stopped: bool, new_tokens: int, sampling: Sampling) -> Finish:
-        """Why a sample that ended after so many new tokens did."""
+        """Return why a sample ended after this many new tokens."""
         if stopped:
             return "stop"
-        whole = len(self.begun) + new_tokens
-        return "length" if whole >= sampling.max_response_length else "budget"
+        total_tokens = len(self.begun) + new_tokens
+        return "length" if total_tokens >= sampling.max_response_length else "budget"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """What was made of a sample: a response, or its end where the group was begun.
+    """The new tokens of a sample: a response, or its end where the group was begun.
 
-    token_ids: the new tokens alone, with those that were put between turns. drawn: which of them the policy
-    drew; empty where it drew all. logprobs: of these, natural log under softmax(logits / temperature), before
-    top-p and top-k cut it. version: version of the weights that drew the first of them. switches: (drawn
-    tokens before it, version) of each switch to other weights since then, in order. turns: of the policy
-    that ended among these; ends: where in the whole response they, and those before, ended. calls: of tools
-    among these, in order. outcome: of its game so far, whose `seconds` are of moves among these. routes: of
-    its tokens from those on that the group has `routed`, but for the last one, as `models.routes` packs them;
+    token_ids: the new tokens alone, including those inserted between turns. drawn: which of them the policy
+    generated; empty where it generated all. logprobs: of these, natural log under softmax(logits /
+    temperature), before top-p and top-k truncate it. version: of the weights that generated the first of
+    them. switches: (generated tokens before it, version) of each switch to other weights since then, in
+    order. turns: of the policy that ended among these; ends: where in the full response they, and those
+    before, ended. calls: of tools among these, in order. outcome: of its game so far, whose `seconds` are of
+    moves among these.
+
+    routes: of its tokens after the group's `routed` ones, except the last one, as `models.routes` packs them;
     empty where the engine keeps none.
     """
 
@@ -244,11 +246,11 @@ class Generated:
 
     @property
     def versions(self) -> list[int]:
-        """Of the weights that drew each token."""
-        found = [self.version] * len(self.logprobs)
-        for before, version in self.switches:
-            found[before:] = [version] * len(found[before:])
-        return found
+        """Versions of the weights that generated each token."""
+        versions = [self.version] * len(self.logprobs)
+        for num_before, version in self.switches:
+            versions[num_before:] = [version] * len(versions[num_before:])
+        return versions
 
 
 class RolloutEngine(Protocol):
@@ -270,7 +272,7 @@ class RolloutEngine(Protocol):
         ...
 
     def checksum(self) -> str:
-        """Checksum of the weights as held, comparable with `weights_checksum`."""
+        """Return the checksum of the engine's weights, comparable with `weights_checksum`."""
         ...
 
     def sleep(self) -> None:
@@ -278,30 +280,31 @@ class RolloutEngine(Protocol):
         ...
 
     def wake(self) -> None:
-        """Make the KV cache again."""
+        """Allocate the KV cache again."""
         ...
 
 
 @runtime_checkable
 class SwitchingEngine(RolloutEngine, Protocol):
-    """A rollout engine that takes other weights while it generates."""
+    """A rollout engine that accepts new weights while it generates."""
 
     between: Callable[[], None] | None
-    """Called by `generate` where the engine can take them, as often as it can."""
+    """Called by `generate` where the engine can accept new weights, as often as it can."""
 
     def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probs at temperature 1 of each sequence's tokens from the second on, natural log. All sequences
-        have one length. Engines that share a model call it together, none of them while it generates."""
+        """Return log-probs at temperature 1 of each sequence's tokens from the second on, natural log. All
+        sequences have one length. Engines that share a model call it together, none of them while it
+        generates."""
         ...
 
     @property
     def drawn(self) -> int:
-        """Tokens of all samples so far; another thread may ask while `generate` runs."""
+        """Tokens generated for all samples so far; another thread may read it while `generate` runs."""
         ...
 
     @property
     def shapes(self) -> Mapping[str, torch.Size]:
-        """Of the model's weights by Hugging Face name."""
+        """Shapes of the model's weights by Hugging Face name."""
         ...
 
 
@@ -310,28 +313,28 @@ class SlicedEngine(RolloutEngine, Protocol):
     """A rollout engine whose weights are tensors of this process, which a plan fills in place."""
 
     def slices(self) -> dict[str, Tensor]:
-        """The weights that this process holds by Hugging Face name, the live tensors."""
+        """Return this process' weights by Hugging Face name, the live tensors."""
         ...
 
     def filled(self, version: int) -> None:
-        """Somebody else has filled all `slices`."""
+        """Set the version after all `slices` were filled in place."""
         ...
 
     def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """As a `SwitchingEngine`'s."""
+        """Return log-probs. See `SwitchingEngine.token_logprobs`."""
         ...
 
 
 @runtime_checkable
 class TakingEngine(RolloutEngine, Protocol):
-    """A rollout engine that keeps weights in a form of its own, and takes slices of them as they come."""
+    """A rollout engine that stores weights in another format, and takes their slices as they arrive."""
 
     def take_slices(self, slices: Iterable[tuple[TensorBox, Tensor]], *, version: int) -> None:
-        """Replace all weights by what this device holds of them, gone through once, to its end."""
+        """Replace all weights by this device's slices, iterated once, to the end."""
         ...
 
     def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """As a `SwitchingEngine`'s."""
+        """Return log-probs. See `SwitchingEngine.token_logprobs`."""
         ...
 
 
@@ -341,19 +344,19 @@ class SleepingEngine(RolloutEngine, Protocol):
 
     @property
     def sleeps(self) -> bool:
-        """Whether it does here, so that `load_weights` and `wake` must follow it."""
+        """Whether `sleep` frees the weights here, so that `load_weights` and `wake` must follow it."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSetup:
-    """What a rollout engine is made of.
+    """The arguments from which a rollout engine is created.
 
-    model: Hugging Face directory of the first weights, version 0. dtype: of the
-    weights. max_length: of the longest prompt and response together. ledger: the device's memory.
-    groups: of the devices that share the model; None where this one has all of it. beside: directories of
-    other models on this device, by name. device: of torch. towers: of this device, where prompts show
-    pictures. text_ids: ids from this one on have no text, and must not be drawn; None: all have.
+    model: Hugging Face directory of the first weights, version 0. dtype: of the weights. max_length: of the
+    longest prompt and response together. ledger: the device's memory. groups: of the devices that share the
+    model; None where this one has all of it. other_models: directories of other models on this device, by
+    name. device: of torch. towers: of this device, where prompts show pictures. text_ids: ids from this one
+    on have no text, and must not be sampled; None: all have.
     """
 
     spec: ResolvedSpec
@@ -362,12 +365,12 @@ class RolloutSetup:
     max_length: int
     ledger: MemoryLedger
     groups: RolloutGroups | None = None
-    beside: Mapping[str, Path] = field(default_factory=dict)
+    other_models: Mapping[str, Path] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     towers: VisionTowers | None = None
     text_ids: int | None = None
 
     @property
     def params(self) -> Mapping[str, JsonValue]:
-        """spec.rollout.params."""
+        """The engine's parameters, spec.rollout.params."""
         return self.spec.rollout.params or {}

@@ -1,7 +1,7 @@
-"""Where each rollout rank is and whom it works with, by arithmetic. Called by `rollout_groups` and `parts`.
+"""Compute the coordinates and the groups of each rollout rank. Called by `rollout_groups` and `parts`.
 
-Experts are shared inside data × tensor: among tensor ranks, which have the same tokens, or, where the
-expert degree is larger than the tensor degree, also among models, which have tokens of their own.
+Experts are shared inside data × tensor: among tensor ranks, which have the same tokens. Where the expert
+degree is larger than the tensor degree, models with different tokens share them, too.
 """
 
 from dataclasses import dataclass
@@ -14,30 +14,30 @@ from rljob_api.topology.devices import Mesh, RolloutDegrees, expert_degrees
 from rljob_runtime.errors import ConfigError
 
 
-class Purpose(StrEnum):
-    """What rollout ranks come together for."""
+class RolloutPurpose(StrEnum):
+    """The purpose of a group of rollout ranks."""
 
     TENSOR = "tensor"
-    """Share each matrix; have the same tokens."""
+    """These ranks share each matrix and have the same tokens."""
     PIPELINE = "pipeline"
-    """Have the stages of one model, first to last."""
+    """These ranks have the stages of one model, first to last."""
     EXPERT = "expert"
-    """Share a layer's experts."""
+    """These ranks share a layer's experts."""
     SHARERS = "sharers"
-    """Share experts and have tokens of their own: one rank of each such model."""
+    """These ranks share experts and have different tokens: one rank of each such model."""
     REPLICA = "replica"
-    """Have the same prompts."""
+    """These ranks have the same prompts."""
     MODEL = "model"
-    """Hold all of a model together."""
+    """These ranks hold a full model together."""
 
 
-AXES: dict[Purpose, tuple[str, ...]] = {
-    Purpose.TENSOR: ("copy", "inside"),
-    Purpose.PIPELINE: ("pipeline",),
-    Purpose.EXPERT: ("sharer", "inside"),
-    Purpose.SHARERS: ("sharer",),
-    Purpose.REPLICA: ("pipeline", "copy", "inside"),
-    Purpose.MODEL: ("sharer", "pipeline", "copy", "inside"),
+AXES: dict[RolloutPurpose, tuple[str, ...]] = {
+    RolloutPurpose.TENSOR: ("copy", "inside"),
+    RolloutPurpose.PIPELINE: ("pipeline",),
+    RolloutPurpose.EXPERT: ("sharer", "inside"),
+    RolloutPurpose.SHARERS: ("sharer",),
+    RolloutPurpose.REPLICA: ("pipeline", "copy", "inside"),
+    RolloutPurpose.MODEL: ("sharer", "pipeline", "copy", "inside"),
 }
 
 
@@ -52,22 +52,22 @@ class RolloutGrid:
 
     def __post_init__(self) -> None:
         data, tensor, expert = self.degrees.data, self.degrees.tensor, self.degrees.expert
-        legal = expert_degrees(data=data, tensor=tensor)
-        if expert not in legal:
+        allowed = expert_degrees(data=data, tensor=tensor)
+        if expert not in allowed:
             raise ConfigError(
                 f"expert={expert} (spec.rollout.parallelism) shares experts among parts of models on "
-                f"data={data} × tensor={tensor} ranks; use one of {', '.join(map(str, legal))}"
+                f"data={data} × tensor={tensor} ranks; use one of {', '.join(map(str, allowed))}"
             )
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
+        """The number of ranks."""
         return self.mesh.size
 
     @property
     def mesh(self) -> Mesh:
-        """data is cut into sets and the models of a set, which share experts; tensor into copies of all
-        experts and those inside a copy."""
+        """The mesh of all ranks. data is split into sets, and the models of a set, which share experts;
+        tensor into copies of all experts, and the ranks inside a copy."""
         degrees = self.degrees
         sharers = max(1, degrees.expert // degrees.tensor)
         inside = min(degrees.expert, degrees.tensor)
@@ -81,14 +81,14 @@ class RolloutGrid:
             )
         )
 
-    def group(self, purpose: Purpose, rank: int) -> list[int]:
-        """The ranks that come together with `rank`, itself among them, ascending."""
+    def group(self, purpose: RolloutPurpose, rank: int) -> list[int]:
+        """Return the ranks of this rank's group, itself included, ascending."""
         return self.mesh.group(AXES[purpose], rank)
 
     def stage(self, rank: int) -> int:
-        """Place of a rank among the stages of its model."""
+        """Return the index of a rank among the stages of its model."""
         return self.mesh.coordinates(rank)["pipeline"]
 
-    def part(self, shape: Shape, rank: int) -> RankShard:
-        """What the rank holds of a model."""
+    def partition(self, shape: Shape, rank: int) -> RankShard:
+        """Return the layers and slices of a model that the rank holds."""
         return rollout_rank_shard(shape, self.degrees, rank)

@@ -1,4 +1,4 @@
-"""The table of rollout engines: makes the one that the job names, on this device."""
+"""The table of rollout engines: creates the one that the job names, on this device."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from rljob_runtime.extensions import check_members, load, rollout_use
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.tower import VisionTowers
 from rljob_runtime.rollout.rollout_engine import RolloutEngine, RolloutSetup
-from rljob_runtime.rollout.rollout_grid import Purpose
+from rljob_runtime.rollout.rollout_grid import RolloutPurpose
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
 
 HOST = torch.device("cpu")
@@ -29,16 +29,16 @@ def make_rollout(
     model: Path,
     ledger: MemoryLedger,
     groups: RolloutGroups | None = None,
-    beside: Mapping[str, Path] | None = None,
+    other_models: Mapping[str, Path] | None = None,
     device: torch.device = HOST,
     towers: VisionTowers | None = None,
     text_ids: int | None = None,
 ) -> RolloutEngine:
-    """The engine `spec.rollout.engine` with the weights of `model`, or its part of them.
+    """Return the engine `spec.rollout.engine` with the weights of `model`, or its shard of them.
 
-    beside: directories of other models on this device, by name. towers: of prompts with pictures. text_ids:
-    as `RolloutSetup` has it. Raises ConfigError where the engine is not installed or cannot run the model,
-    DeviceMemoryError.
+    other_models: directories of other models on this device, by name. towers: of prompts with pictures.
+    text_ids: as in `RolloutSetup`. Raises ConfigError where the engine is not installed or cannot run the
+    model, DeviceMemoryError.
     """
     setup = RolloutSetup(
         spec=spec,
@@ -47,7 +47,7 @@ def make_rollout(
         max_length=spec.batch.max_prompt_length + spec.batch.max_response_length,
         ledger=ledger,
         groups=groups,
-        beside=beside or {},
+        other_models=other_models or {},
         device=device,
         towers=towers,
         text_ids=text_ids,
@@ -56,7 +56,7 @@ def make_rollout(
 
 
 def make_torch(setup: RolloutSetup) -> RolloutEngine:
-    """`torch`; engines of packages may wrap it."""
+    """Return the engine `torch`; engines of packages may wrap it."""
     from rljob_runtime.rollout.rollout_torch import TorchRollout, make_torch_rollout
 
     engine = make_torch_rollout(
@@ -85,7 +85,7 @@ def make_torch(setup: RolloutSetup) -> RolloutEngine:
 
 
 def make_vllm(setup: RolloutSetup) -> RolloutEngine:
-    """`vllm`; engines of packages may wrap it."""
+    """Return the engine `vllm`; engines of packages may wrap it."""
     from rljob_runtime.rollout.rollout_vllm import VllmRollout
 
     rollout = setup.spec.rollout
@@ -97,7 +97,7 @@ def make_vllm(setup: RolloutSetup) -> RolloutEngine:
         seed=setup.spec.seed,
         truncates=rollout.top_p < 1 or rollout.top_k > 0,
         tensor=rollout.parallelism.tensor,
-        replica=setup.groups[Purpose.REPLICA] if setup.groups is not None else None,
+        replica=setup.groups[RolloutPurpose.REPLICA] if setup.groups is not None else None,
         int8=rollout.quantization == "int8",
         pictures=setup.spec.model.vision is not None,
         towers=setup.towers,
@@ -111,12 +111,12 @@ def _shape(model: Path) -> Shape | None:
 
 
 def planned_cache_tokens(setup: RolloutSetup) -> int | None:
-    """Tokens of the KV cache, as `rljob plan` has them; None for a model of unknown shape, which has no
-    spec.rollout.kvCacheMemory (ConfigError)."""
+    """Return the tokens of the KV cache, as `rljob plan` computes them; None for a model of unknown shape.
+    Such a model has no spec.rollout.kvCacheMemory (ConfigError)."""
     shape = _shape(setup.model)
     if shape is not None:
-        found = {name: _shape(path) for name, path in setup.beside.items()}
-        others = {name: other for name, other in found.items() if other is not None}
+        shapes = {name: _shape(path) for name, path in setup.other_models.items()}
+        others = {name: other for name, other in shapes.items() if other is not None}
         return plan_memory(setup.spec, shape.shown(setup.spec.model), others).kv_cache.tokens
     if setup.spec.rollout.kv_cache_memory is not None:
         raise ConfigError(
@@ -127,7 +127,7 @@ def planned_cache_tokens(setup: RolloutSetup) -> int | None:
 
 
 def make_extension(setup: RolloutSetup) -> RolloutEngine:
-    """An installed package's."""
+    """Return the engine of an installed package."""
     use = rollout_use(setup.spec.rollout.engine)
     engine = load(use)(setup)
     check_members(engine, RolloutEngine, use)

@@ -1,8 +1,8 @@
 """Rollout in plain torch: a bounded KV cache, prompts computed once a group, rows refilled.
 
-Made by the device worker for `rollout.engine: torch`. How the cache is laid out is `cache_layout`, what
-happens in a call `generation`; the same groups, weights and sampling give bitwise the same output. Which
-ranks share the model is known to `model_share` alone.
+Created by the device worker for `rollout.engine: torch`. `cache_layout` lays out the cache, `generation` runs
+a call; the same groups, weights and sampling give bitwise the same output. Only `model_share` depends on the
+ranks that share the model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,15 +21,15 @@ from rljob_runtime.models.weight_stream import checked_weights
 from rljob_runtime.models.weights import WeightsDigest, stored_weights, weights_checksum
 from rljob_runtime.rollout.cache_layout import choose_layout, layer_items, new_cache
 from rljob_runtime.rollout.generation import Generation
-from rljob_runtime.rollout.model_share import ModelShare, WholeModel
+from rljob_runtime.rollout.model_share import FullModel, ModelShare
 from rljob_runtime.rollout.parallel_rollout.rank_share import RankShare
 from rljob_runtime.rollout.partners import begin_turns
 from rljob_runtime.rollout.prompts import RowPrompts, SharedPrompts
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
-from rljob_runtime.rollout.rollout_grid import Purpose
+from rljob_runtime.rollout.rollout_grid import RolloutPurpose
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.slots import Slots
-from rljob_runtime.rollout.waiting import Waiting, check_lengths
+from rljob_runtime.rollout.waiting import WaitingSamples, check_lengths
 
 Quantization = Literal["none", "int8"]
 
@@ -50,15 +50,16 @@ def make_torch_rollout(
     keeps_routes: bool = False,
     text_ids: int | None = None,
 ) -> RolloutEngine:
-    """An engine for the directory's model: `TorchRollout`, or `TransformersRollout` for other models.
+    """Return an engine for the directory's model: `TorchRollout`, or `TransformersRollout` for other models.
 
-    max_sequences: most that are generated at the same time. max_length: prompt and response, in tokens.
-    cache_tokens: that the KV cache has room for; None for max_sequences of max_length. groups: of the ranks
-    that share the model; None for one rank. quantization: of the layers' matrices. pictures: whether prompts
-    show any. towers: of the device. keeps_routes: of a model with experts, whether samples come with the
-    experts of their tokens. text_ids: ids from this one on are never drawn; None: all may be. Raises
-    ConfigError and WeightsError as `load_policy` does, and ConfigError for degrees that the model cannot have
-    and for a cache without room for one longest sequence.
+    max_sequences: generated at the same time, at most. max_length: prompt and response, in tokens.
+    cache_tokens: capacity of the KV cache; None for max_sequences of max_length. groups: of the ranks that
+    share the model; None for one rank. quantization: of the layers' matrices. pictures: whether prompts show
+    any. towers: of the device. keeps_routes: of a model with experts, whether samples include the experts of
+    their tokens. text_ids: ids from this one on are never sampled; None: all may be.
+
+    Raises ConfigError and WeightsError as `load_policy` does. Raises ConfigError for degrees that the model
+    cannot have and for a cache without room for one longest sequence.
     """
     try:
         return TorchRollout(
@@ -131,8 +132,8 @@ class TorchRollout:
 
     Arguments as in `make_torch_rollout`; pictures: whether prompts show any. Raises UnsupportedArchitecture
     for other models. Where ranks share a model, they call everything but `sleep` and `wake` together:
-    `generate` with the same groups and sampling, its samples taken to the end; models that share experts
-    call it equally often, each with groups of its own, maybe none.
+    `generate` with the same groups and sampling, and its samples taken to the end. Models that share experts
+    call it equally often, each with different groups, possibly none.
     """
 
     def __init__(
@@ -159,10 +160,10 @@ class TorchRollout:
         self._tokens = max_sequences * max_length if cache_tokens is None else cache_tokens
         _check_cache(self._tokens, max_length)
         self._dtype, self._device, self._ledger = dtype, device, ledger
-        self._replica = groups[Purpose.REPLICA] if groups is not None else None
+        self._replica = groups[RolloutPurpose.REPLICA] if groups is not None else None
         new = WeightFactory(dtype=dtype, device=device, int8=quantization == "int8")
         self._share: ModelShare = (
-            WholeModel(
+            FullModel(
                 path,
                 new=new,
                 max_length=max_length,
@@ -184,11 +185,11 @@ class TorchRollout:
             )
         )
         if ledger is not None:
-            held = [*tensors_in(self._share.views.values()), *self._tower.values()]
-            ledger.track(MemoryKind.ROLLOUT_WEIGHTS, held)
+            live_tensors = [*tensors_in(self._share.views.values()), *self._tower.values()]
+            ledger.track(MemoryKind.ROLLOUT_WEIGHTS, live_tensors)
         self._share.load(path)
         self._rounded = new.int8
-        self._taken: str | None = None
+        self._loaded_checksum: str | None = None
         self._cache: Tensor | None = None
         self.wake()
 
@@ -197,11 +198,10 @@ class TorchRollout:
     ) -> Iterator[list[Generated]]:
         """Yield samples as they end, several at a time; each uid once.
 
-        A sample that was begun goes on with the noise that it would have had: made in two parts by
-        one version of the weights, it has the tokens of one. A response ends with the end token that
-        stopped it. Raises ConfigError for a prompt that leaves no room for max_response_length.
-        `load_weights` between two chunks, or by `between` between two tokens, takes effect at the
-        next token.
+        A sample that was begun continues with the same noise: generated in two parts by one version of the
+        weights, it has the same tokens as in one. A response ends with the end token that stopped it. Raises
+        ConfigError for a prompt that leaves no room for max_response_length. `load_weights` between two
+        chunks, or by `between` between two tokens, takes effect at the next token.
         """
         assert self._cache is not None, "wake the engine before it generates"
         check_lengths(groups, sampling, self._length)
@@ -210,18 +210,18 @@ class TorchRollout:
                 "the engine was made without pictures"
             )
         if groups:
-            generation = self._begin(self._cache, groups, sampling)
-            yield from generation.run(self._version_now)
+            generation = self._start_generation(self._cache, groups, sampling)
+            yield from generation.run(self._current_version)
         with torch.inference_mode():
             while self._share.model.idle():
                 pass
 
-    def _version_now(self) -> int:
+    def _current_version(self) -> int:
         if self.between is not None:
             self.between()
         return self.version
 
-    def _begin(
+    def _start_generation(
         self, cache: Tensor, groups: Sequence[PromptGroup], sampling: Sampling
     ) -> Generation:
         sizes = self._share.model.sizes
@@ -232,14 +232,14 @@ class TorchRollout:
             max_sequences=self._rows,
             layer_token_bytes=layer_items(sizes) * self._dtype.itemsize,
         )
-        kept = layout.views(cache, sizes)
-        prompts = RowPrompts(kept) if layout.in_rows else SharedPrompts(kept)
+        cache_views = layout.views(cache, sizes)
+        prompts = RowPrompts(cache_views) if layout.in_rows else SharedPrompts(cache_views)
         turns = begin_turns(sampling, self._replica)
         begun = groups if turns is None else turns.begin(groups)
         return Generation(
             share=self._share,
-            slots=Slots(kept, prompts, sampling),
-            waiting=Waiting(self._share.model, begun, self._device, self._share.sight),
+            slots=Slots(cache_views, prompts, sampling),
+            waiting=WaitingSamples(self._share.model, begun, self._device, self._share.sight),
             sampling=sampling,
             eos=torch.tensor(sampling.eos_ids, dtype=torch.int64, device=self._device),
             count=self._count,
@@ -252,29 +252,29 @@ class TorchRollout:
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
         """Replace all weights; names are Hugging Face's.
 
-        weights: any float type, each copied as it comes and not kept: of a generator, one is held at a
+        weights: any float type, each copied as it arrives and not kept; of a generator, one is held at a
         time. Raises WeightsError with nothing changed for wrong names and shapes in a collection or in
-        `AnnouncedWeights`; of others, and where a source fails, the engine keeps what it got until then, and
-        is of no use until it gets all.
+        `AnnouncedWeights`. Where another iterable is wrong, or a source fails, the engine keeps the weights
+        loaded until then, and is unusable until it gets all.
         """
         where = f"the rollout engine of {self.path}"
-        arriving = checked_weights(weights, self._share.shapes, where=where)
+        incoming = checked_weights(weights, self._share.shapes, where=where)
         if self._rounded:
             digest = WeightsDigest(self._dtype)
-            self._share.copy(digest.of(arriving))
-            self._taken = digest.hex()
+            self._share.copy(digest.of(incoming))
+            self._loaded_checksum = digest.hex()
         else:
-            self._share.copy(arriving)
+            self._share.copy(incoming)
         self.version = version
 
     @property
     def shapes(self) -> Mapping[str, torch.Size]:
-        """Of the whole model's weights by Hugging Face name."""
+        """Shapes of the full model's weights by Hugging Face name."""
         return self._share.shapes
 
     def slices(self) -> dict[str, Tensor]:
-        """The weights that this process holds by Hugging Face name, the live tensors, those of a vision tower
-        that is trained among them; none in 8 bits."""
+        """Return this process' weights by Hugging Face name, the live tensors, including those of a trained
+        vision tower; none in 8 bits."""
         return dict(floats(self._share.views)) | self._tower
 
     @property
@@ -282,7 +282,7 @@ class TorchRollout:
         return self._share.sight.weights if self._share.sight is not None else {}
 
     def filled(self, version: int) -> None:
-        """Somebody else has filled all `slices`."""
+        """Set the version after all `slices` were filled in place."""
         self._forget()
         self.version = version
 
@@ -291,33 +291,33 @@ class TorchRollout:
             self._share.sight.forget()
 
     def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probs at temperature 1 of each sequence's tokens from the second on, natural log. All
+        """Return log-probs at temperature 1 of each sequence's tokens from the second on, natural log. All
         sequences have one length. Ranks of a model, and models that share experts, call it together."""
         ids = torch.tensor(sequences, device=self._device)
         width = ids.shape[1] - 1
         with torch.inference_mode():
             logits = self._share.model.score(ids[:, :-1])
-            found = self._share.logprobs(logits, ids[:, 1:].reshape(-1))
+            logprobs = self._share.logprobs(logits, ids[:, 1:].reshape(-1))
             while self._share.model.idle():
                 pass
-        return [part.tolist() for part in torch.split(found.cpu(), width)]
+        return [row.tolist() for row in torch.split(logprobs.cpu(), width)]
 
     def checksum(self) -> str:
-        """`weights_checksum` of the weights as held, of the whole model; where they are rounded to 8 bits,
-        of those that were taken, in the engine's type."""
+        """Return `weights_checksum` of the full model's current weights. Where they are rounded to 8 bits, it
+        is that of the loaded weights, in the engine's type."""
         if not self._rounded:
             return self._share.checksum()
-        if self._taken is None:
-            self._taken = weights_checksum(stored_weights(self.path), dtype=self._dtype)
-        return self._taken
+        if self._loaded_checksum is None:
+            self._loaded_checksum = weights_checksum(stored_weights(self.path), dtype=self._dtype)
+        return self._loaded_checksum
 
     def sleep(self) -> None:
-        """Free the KV cache, and what a tower keeps whose weights leave with the others."""
+        """Free the KV cache, and a tower's cached features if its weights are freed with the others."""
         self._cache = None
         self._forget()
 
     def wake(self) -> None:
-        """Make the KV cache again. Raises DeviceMemoryError if it does not fit."""
+        """Allocate the KV cache again. Raises DeviceMemoryError if it does not fit."""
         if self._cache is not None:
             return
         self._cache = new_cache(

@@ -1,7 +1,7 @@
 """Rollout of any Hugging Face causal language model: correct rather than fast.
 
-Made by `make_torch_rollout` for architectures that the `torch` engine does not compute. Prompts are
-padded on the left, a batch runs until its last sequence ends, and the next batch follows.
+Created by `make_torch_rollout` for architectures that the `torch` engine does not compute. Prompts are padded
+on the left, a batch runs until its last sequence ends, and the next batch follows.
 """
 
 # B sequences, P longest prompt
@@ -22,7 +22,7 @@ from rljob_runtime.rollout.waiting import check_lengths
 
 
 class TransformersRollout:
-    """A `RolloutEngine`; arguments as in `make_torch_rollout`."""
+    """A `RolloutEngine` for other models; arguments as in `make_torch_rollout`."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class TransformersRollout:
     def generate(
         self, groups: Sequence[PromptGroup], sampling: Sampling
     ) -> Iterator[list[Generated]]:
-        """Yield the samples of one batch after another; each uid once. As `TorchRollout.generate`.
+        """Yield the samples of one batch after another; each uid once. Behaves as `TorchRollout.generate`.
 
         Raises ConfigError for a prompt that leaves no room for max_response_length.
         """
@@ -64,48 +64,48 @@ class TransformersRollout:
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
         """Replace all weights; names are Hugging Face's. Changes nothing if it raises WeightsError."""
         tensors = {name: tensor.detach() for name, tensor in weights}
-        own = dict(self._policy.named_hf_parameters())
+        parameters = dict(self._policy.named_hf_parameters())
         check_weights(
             tensors,
-            {name: parameter.shape for name, parameter in own.items()},
+            {name: parameter.shape for name, parameter in parameters.items()},
             where=f"the rollout engine of {self._path}",
         )
         with torch.no_grad():
-            for name, parameter in own.items():
+            for name, parameter in parameters.items():
                 parameter.copy_(tensors[name])
         self.version = version
 
     def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """As `TorchRollout.token_logprobs`."""
+        """Return log-probs. See `TorchRollout.token_logprobs`."""
         ids = torch.tensor(sequences, device=self._device)
         with torch.inference_mode():
             logits = self._policy.model(input_ids=ids[:, :-1]).logits[..., : self._text_ids].float()
-            found = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
-        rows: list[list[float]] = found.cpu().tolist()
+            logprobs = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+        rows: list[list[float]] = logprobs.cpu().tolist()
         return rows
 
     @property
     def shapes(self) -> Mapping[str, torch.Size]:
-        """Of the model's weights by Hugging Face name."""
+        """Shapes of the model's weights by Hugging Face name."""
         return {name: weight.shape for name, weight in self._policy.named_hf_parameters()}
 
     def checksum(self) -> str:
-        """`weights_checksum` of the weights as held."""
+        """Return `weights_checksum` of the engine's weights."""
         return weights_checksum(self._policy.named_hf_parameters())
 
     def sleep(self) -> None:
-        """Nothing to free: a cache lives no longer than its batch."""
+        """Do nothing: a cache lives no longer than its batch."""
 
     def wake(self) -> None:
-        """Nothing to make."""
+        """Do nothing: each batch allocates its cache."""
 
     def _run(
         self, samples: Sequence[tuple[PromptGroup, str, int]], sampling: Sampling
     ) -> list[Generated]:
         version = self.version
-        running = [_Running(uid=uid, group=group) for group, uid, _ in samples]
+        running = [_RunningSample(uid=uid, group=group) for group, uid, _ in samples]
         seeds_B = torch.tensor([seed for _, _, seed in samples], device=self._device)
-        places_B = torch.tensor([len(g.begun) for g, _, _ in samples], device=self._device)
+        offsets_B = torch.tensor([len(g.begun) for g, _, _ in samples], device=self._device)
         tokens, mask = self._padded([group.prefix for group, _, _ in samples])
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         cache = DynamicCache()
@@ -119,10 +119,10 @@ class TransformersRollout:
             )
             tokens_B, logprobs_B = draw(
                 output.logits[:, -1, : self._text_ids].float(),
-                uniforms(seeds_B, places_B),
+                uniforms(seeds_B, offsets_B),
                 sampling,
             )
-            places_B = places_B + 1
+            offsets_B = offsets_B + 1
             self.drawn += sum(sample.finish is None for sample in running)
             for sample, token, logprob in zip(
                 running, tokens_B.tolist(), logprobs_B.tolist(), strict=True
@@ -133,7 +133,7 @@ class TransformersRollout:
         return [sample.generated(version) for sample in running]
 
     def _padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
-        """Tokens and attention mask [B, P], padded on the left."""
+        """Return tokens and attention mask [B, P], padded on the left."""
         width = max(len(prompt) for prompt in prompts)
         tokens = [[0] * (width - len(prompt)) + prompt for prompt in prompts]
         mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
@@ -141,7 +141,7 @@ class TransformersRollout:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Running:
+class _RunningSample:
     """The new tokens of a sample; finish: None while it runs."""
 
     uid: str
@@ -151,7 +151,7 @@ class _Running:
     finish: Finish | None = None
 
     def append(self, token: int, logprob: float, sampling: Sampling) -> None:
-        """One more token, unless the sample has ended."""
+        """Append one more token, unless the sample has ended."""
         if self.finish:
             return
         self.tokens.append(token)
@@ -162,7 +162,7 @@ class _Running:
             self.finish = self.group.finish(stopped, len(self.tokens), sampling)
 
     def generated(self, version: int) -> Generated:
-        """The sample, which has ended."""
+        """Return the sample, which has ended."""
         assert self.finish, "the sample still runs"
         return Generated(
             uid=self.uid,

@@ -1,6 +1,7 @@
-"""Prompts with pictures, for a decoder that generates: where their tokens stand, and what a tower sees.
+"""Prepare prompts with pictures for a decoder that generates: their tokens' positions, and a tower's
+features.
 
-Made by a `ModelShare`; called by `waiting`. Behind a prompt all axes of a position are alike again.
+Created by a `ModelShare`; called by `waiting`. After a prompt all axes of a position are equal again.
 """
 
 # G groups, P tokens of the longest prefix
@@ -23,8 +24,9 @@ from rljob_runtime.rollout.rollout_engine import PromptGroup
 def make_sight(
     path: Path, part: ModelShard, new: WeightFactory, towers: VisionTowers | None = None
 ) -> "Sight":
-    """Of a directory's model, with its vision tower where this part reads it. towers: of the device; None for
-    one of its own. Raises ConfigError for a model without, and as `VisionTower.from_path`."""
+    """Return the sight of a directory's model, with its vision tower where these layers read it. towers: of
+    the device; None to load one. Raises ConfigError for a model without a tower, and as
+    `VisionTower.from_path`."""
     vision, first = part.sizes.vision, part.layers.start
     if vision is None:
         raise ConfigError(
@@ -38,8 +40,8 @@ def make_sight(
 
 
 class Sight:
-    """tower: None where the layers here get nothing of it. arrives: whether its weights come with the
-    rollout's."""
+    """The picture inputs of one model. tower: None where these layers get none of its features. arrives:
+    whether its weights are received with the rollout's."""
 
     def __init__(self, vision: Vision, tower: VisionTower | None, *, arrives: bool = False) -> None:
         self._vision, self._tower = vision, tower
@@ -47,7 +49,8 @@ class Sight:
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        """The tower's that come with the rollout's, the live tensors; none of one that stays as it is."""
+        """The tower's weights that are received with the rollout's, the live tensors; none of a frozen
+        tower."""
         return self._arriving.weights if self._arriving is not None else {}
 
     @property
@@ -56,31 +59,33 @@ class Sight:
         return self._vision.merged
 
     def forget(self) -> None:
-        """Keep nothing that weights which have left or changed have seen."""
+        """Drop cached features that were computed with weights which have been freed or changed."""
         if self._arriving is not None:
             self._arriving.forget()
 
     def next_position(self, group: PromptGroup) -> int:
-        """Of the first token behind the group's prefix."""
-        return self._place(group).next
+        """Return the position of the first token after the group's prefix."""
+        return self._placement(group).next
 
-    def see(self, groups: Sequence[PromptGroup], device: str) -> PictureInputs | None:
-        """What a prefill of these groups' prefixes needs; None where they show no pictures. Raises
-        ConfigError where tokens and pictures do not fit."""
+    def inputs_of(self, groups: Sequence[PromptGroup], device: str) -> PictureInputs | None:
+        """Return the inputs of a prefill of these groups' prefixes; None where they show no pictures. Raises
+        ConfigError where tokens and pictures do not match."""
         pictures = [picture for group in groups for picture in group.all_pictures]
         if not pictures:
             return None
-        placed = [self._place(group) for group in groups]
-        rows = [of.positions_N3 for of in placed]
+        placements = [self._placement(group) for group in groups]
+        rows = [placement.positions_N3 for placement in placements]
         positions_GP3 = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         width = positions_GP3.shape[1]
-        places = [of.pictured_P + index * width for index, of in enumerate(placed)]
+        token_indices = [
+            placement.pictured_P + index * width for index, placement in enumerate(placements)
+        ]
         pictured = None
         if self._tower is not None:
-            pictured = self._tower.see(pictures, torch.cat(places).to(device))
+            pictured = self._tower.see(pictures, torch.cat(token_indices).to(device))
         return PictureInputs(positions=positions_GP3.flatten(0, 1).to(device), pictured=pictured)
 
-    def _place(self, group: PromptGroup) -> TokenPositions:
-        read_N = torch.tensor([not group.pictures] * len(group.token_ids) + group.drawn_of_begun)
-        stands_N = (torch.tensor(group.prefix) == self._vision.picture_token) & ~read_N
-        return token_positions(stands_N, group.all_pictures, self._vision)
+    def _placement(self, group: PromptGroup) -> TokenPositions:
+        is_text_N = torch.tensor([not group.pictures] * len(group.token_ids) + group.drawn_of_begun)
+        is_picture_N = (torch.tensor(group.prefix) == self._vision.picture_token) & ~is_text_N
+        return token_positions(is_picture_N, group.all_pictures, self._vision)

@@ -1,7 +1,7 @@
-"""The rows of a running batch: KV cache, tokens so far, and who sits where.
+"""The rows of a running batch: the KV cache, the tokens so far, and the sequence of each row.
 
-Called by the `torch` rollout engine. Running sequences fill the first rows without a gap, so that
-every step costs what they cost; the last ones move into rows that become free.
+Called by the `torch` rollout engine. Running sequences fill the first rows without a gap, so that a step
+costs as much as they do; the last ones move into rows that become free.
 """
 
 # S rows, B rows of a call, T longest response, R tokens of a row
@@ -21,8 +21,8 @@ from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
     """The sequence of a row. seed: of its uniforms. version, switches: as in `Generated`. position: of its
-    first new token, where pictures make it another one than its place. routes: of its prefix, from
-    those on that the group knows, [n, M, K]; None where nobody keeps them."""
+    first new token, where pictures shift it from its index. routes: of its prefix, from the group's known
+    ones on, [n, M, K]; None where they are not kept."""
 
     uid: str
     seed: int
@@ -34,28 +34,28 @@ class Seat:
 
     @property
     def prefix_length(self) -> int:
-        """Tokens before its first new one."""
+        """The number of tokens before its first new one."""
         return len(self.group.token_ids) + len(self.group.begun)
 
     @property
     def first_position(self) -> int:
-        """Of its first new token."""
+        """The position of its first new token."""
         return self.prefix_length if self.position is None else self.position
 
 
 class Slots:
     """Rows of sequences and the counters of each, on the cache's device.
 
-    kept: the cache, owned by the engine. prompts: in it. tokens_ST, logprobs_ST: new tokens so far.
-    counts_S: how many; limits_S: how many at most. begun_S: response tokens before them. positions_S:
-    of the next token in the cache; places_S: its place in the row. seeds_S: of the uniforms. last_S: newest
-    token, not yet in the cache. window: longest of the running places.
+    cache: the KV cache, owned by the engine. prompts: those in it. tokens_ST, logprobs_ST: new tokens so far.
+    counts_S: their number; limits_S: their largest number. begun_S: response tokens before them. positions_S:
+    of the next token in the cache; places_S: its index in the row. seeds_S: of the uniforms. last_S: newest
+    token, not yet in the cache. window: largest of the running places.
     """
 
-    def __init__(self, kept: KVCache, prompts: Prompts, sampling: Sampling) -> None:
-        rows, device = kept.rows.shape[2], kept.rows.device
+    def __init__(self, cache: KVCache, prompts: Prompts, sampling: Sampling) -> None:
+        rows, device = cache.rows.shape[2], cache.rows.device
         longest_response = sampling.max_response_length
-        self.kept, self.prompts, self._sampling = kept, prompts, sampling
+        self.cache, self.prompts, self._sampling = cache, prompts, sampling
         self.seats: list[Seat] = []
         self.window = 0
         self.tokens_ST = torch.zeros(rows, longest_response, dtype=torch.int64, device=device)
@@ -70,7 +70,7 @@ class Slots:
 
     @property
     def num_free(self) -> int:
-        """Rows without a sequence."""
+        """The number of rows without a sequence."""
         return len(self.counts_S) - len(self.seats)
 
     @property
@@ -79,7 +79,7 @@ class Slots:
         return [seat.group for seat in self.seats]
 
     def add(self, seats: list[Seat]) -> slice:
-        """Seat sequences in the next rows; returns the rows."""
+        """Put sequences into the next rows; return the rows."""
         rows = slice(len(self.seats), len(self.seats) + len(seats))
         lengths = torch.tensor([seat.prefix_length for seat in seats])
         self.counts_S[rows] = 0
@@ -95,7 +95,7 @@ class Slots:
         return rows
 
     def reach(self) -> Reach:
-        """Where the newest token of each running sequence goes."""
+        """Return the cache positions of the newest token of each running sequence."""
         if self._moved:
             self._prefixes, self._moved = self.prompts.prefixes(self.running), False
         running = slice(0, len(self.seats))
@@ -107,14 +107,14 @@ class Slots:
         )
 
     def advance(self) -> None:
-        """Note that they have got there."""
+        """Advance all running sequences by one token."""
         running = slice(0, len(self.seats))
         self.positions_S[running] += 1
         self.places_S[running] += 1
         self.window += 1
 
     def append(self, rows: slice, tokens_B: Tensor, logprobs_B: Tensor) -> None:
-        """Note one more new token of each of these rows."""
+        """Store one more new token of each of these rows."""
         counts_B = self.counts_S[rows]
         index_B = torch.arange(rows.start, rows.stop, device=counts_B.device)
         self.tokens_ST[index_B, counts_B] = tokens_B
@@ -123,43 +123,44 @@ class Slots:
         counts_B += 1
 
     def append_routes(self, routes_BMK: Tensor) -> None:
-        """Note where the newest token of each running sequence went; kept on the host."""
+        """Store the routes of the newest token of each running sequence, on the host."""
         if self._routes_STMK is None:
             self._routes_STMK = routes_BMK.new_empty(*self.tokens_ST.shape, *routes_BMK.shape[1:])
         running = torch.arange(len(routes_BMK))
         self._routes_STMK[running, self.counts_S[: len(running)].cpu() - 1] = routes_BMK
 
     def routes(self, row: int, count: int) -> Tensor | None:
-        """Of a row with so many new tokens: its seat's, and those of all new ones but the last, [n, M, K]."""
+        """Return the routes of a row with this many new tokens: those of its seat, and of all new tokens but
+        the last, [n, M, K]."""
         prefix = self.seats[row].routes
         if prefix is None or self._routes_STMK is None:
             return prefix
         return torch.cat([prefix, self._routes_STMK[row, : count - 1]])
 
     def switched(self, version: int) -> None:
-        """Note that weights of this version draw all later tokens."""
+        """Record that weights of this version generate all later tokens."""
         for row, seat in enumerate(self.seats):
             seat.switches.append((int(self.counts_S[row]), version))
 
     def response(self, row: int) -> tuple[list[int], list[float]]:
-        """New tokens of a row so far, and their log-probs."""
+        """Return the new tokens of a row so far, and their log-probs."""
         count = int(self.counts_S[row])
         return self.tokens_ST[row, :count].tolist(), self.logprobs_ST[row, :count].tolist()
 
     def remove(self, rows: list[int], *, waiting: Iterable[PromptGroup]) -> None:
-        """Free these rows; running ones from the end move into the holes, in order.
+        """Free these rows; running sequences from the end move into the holes, in order.
 
         waiting: groups whose prompts are needed again.
         """
         num_left = len(self.seats) - len(rows)
-        gone = set(rows)
+        removed = set(rows)
         holes = [row for row in rows if row < num_left]
-        moved = [row for row in range(num_left, len(self.seats)) if row not in gone]
+        moved = [row for row in range(num_left, len(self.seats)) if row not in removed]
         for hole, row in zip(holes, moved, strict=True):
             self.seats[hole] = self.seats[row]
         del self.seats[num_left:]
         if holes:
-            cache = self.kept.rows
+            cache = self.cache.rows
             target, source = (torch.tensor(x, device=cache.device) for x in (holes, moved))
             cache[:, :, target, :, : self.window] = cache[:, :, source, :, : self.window]
             self._counters[:, target] = self._counters[:, source]

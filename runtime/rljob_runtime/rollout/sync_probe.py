@@ -1,7 +1,7 @@
-"""Whether a rollout engine holds the policy's weights, told by the log-probs of fixed token ids.
+"""Verify that a rollout engine holds the policy's weights, by the log-probs of fixed token ids.
 
-Called by the weight sync for engines that pack their weights, whose bytes have no comparable
-checksum. A stale or half-loaded tensor moves these log-probs by far more than rounding does.
+Called by the weight sync for engines that pack their weights, whose bytes have no comparable checksum. A
+stale or half-loaded tensor changes these log-probs by far more than rounding does.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,9 @@ from rljob_runtime.samples.sample import SampleBatch
 NUM_SEQUENCES = 4
 NUM_TOKENS = 16
 LIKELY_NATS = 6.0
-"""Rounding moves logits by a share of them: a token's distance counts in full down to e^-6, and a rarer one's
-by so much less as its log-prob is larger. After training, ids that nobody would draw are at -20 and below."""
+"""Rounding changes logits in proportion to their size. A token's distance counts fully down to e^-6, and a
+rarer one's by so much less as its log-prob is larger. After training, very unlikely ids are at -20 and
+below."""
 # Nats. A bfloat16 forward pass differs from a float32 one by up to 0.02, wrong weights by 1 or so.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25, torch.int8: 0.25}
 
@@ -28,28 +29,29 @@ class Probing(Protocol):
     """A rollout engine that scores given tokens."""
 
     def probe(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probs at temperature 1 of each sequence's tokens from the second on, natural log."""
+        """Return log-probs at temperature 1 of each sequence's tokens from the second on, natural log."""
         ...
 
 
 def probe_gap(
     engine: Probing, policy: PolicyModel, *, vocab_size: int, max_length: int = NUM_TOKENS + 1
 ) -> float:
-    """`gap_of` the two's log-probs over the fixed sequences.
+    """Return `gap_of` the log-probs of engine and policy over the fixed sequences.
 
-    vocab_size: ids below it are drawn. max_length: that of the engine; a sequence stays below it.
+    vocab_size: ids below it are used. max_length: that of the engine; a sequence stays below it.
     """
     sequences = probe_sequences(vocab_size, max_length)
     return gap_of(engine.probe(sequences), policy_logprobs(policy, sequences))
 
 
 def probe_sequences(vocab_size: int, max_length: int) -> list[list[int]]:
-    """The fixed token ids. Arguments as in `probe_gap`."""
+    """Return the fixed token ids. Arguments as in `probe_gap`."""
     return _sequences(vocab_size, min(NUM_TOKENS, max_length - 1))
 
 
 def policy_logprobs(policy: PolicyModel, sequences: Sequence[Sequence[int]]) -> Tensor:
-    """Of all tokens from each sequence's second on [T]. Ranks that share the policy call it together."""
+    """Return log-probs of all tokens from each sequence's second on [T]. Ranks that share the policy call it
+    together."""
     batch = SampleBatch(
         prompts=[torch.tensor(ids[:1]) for ids in sequences],
         group_of_B=torch.arange(len(sequences)),
@@ -59,11 +61,11 @@ def policy_logprobs(policy: PolicyModel, sequences: Sequence[Sequence[int]]) -> 
         return policy.logprobs(batch, temperature=1.0).logprobs_T.float().cpu()
 
 
-def gap_of(found: Sequence[Sequence[float]], expected_T: Tensor) -> float:
-    """Largest distance, in nats of a token that is not rarer than LIKELY_NATS."""
-    found_T = torch.tensor([value for values in found for value in values])
+def gap_of(engine_logprobs: Sequence[Sequence[float]], expected_T: Tensor) -> float:
+    """Return the largest distance, in nats of a token that is not rarer than LIKELY_NATS."""
+    engine_T = torch.tensor([value for values in engine_logprobs for value in values])
     rarer_T = (expected_T.abs() / LIKELY_NATS).clamp(min=1.0)
-    return float(((found_T - expected_T).abs() / rarer_T).max())
+    return float(((engine_T - expected_T).abs() / rarer_T).max())
 
 
 def check_probe(gap: float, *, dtype: torch.dtype, version: int, where: str = "") -> None:

@@ -1,9 +1,9 @@
-"""`rollout.quantization: int8` in vLLM: matrices of linear layers in 8 bits, rounded as the torch engine's.
+"""`rollout.quantization: int8` in vLLM: linear layers' matrices in 8 bits, rounded like the torch engine's.
 
-Called by `vllm_start`; imports vLLM. vLLM has products of 8 bits where activations are rounded too, and for
-weights that are stored so, but on CPU none that rounds weights alone as they come. This is a quantization
-method of our own, registered by vLLM's public call: each layer's matrix is rounded once all of it has
-arrived, at the start and whenever weights are reloaded, and is made wide again for its product.
+Called by `vllm_start`; imports vLLM. vLLM has 8-bit products that also round activations, and others for
+weights stored in 8 bits. On CPU it has none that rounds weights alone at loading. This quantization method is
+registered by vLLM's public call. Each layer's matrix is rounded once all of it has been loaded, at the start
+and whenever weights are reloaded, and is dequantized for its product.
 """
 
 from typing import Any
@@ -25,37 +25,37 @@ from rljob_runtime.devices.kernels.product import product
 from rljob_runtime.models.fused.fused_weights import Int8Weights
 
 NAME = "rljob_int8"
-EXPERTS = {"FusedMoE", "RoutedExperts"}  # one layer's, by vLLM's names of it
+EXPERTS = {"FusedMoE", "RoutedExperts"}  # vLLM's class names of a layer's experts
 
 
 class Int8Linear(UnquantizedLinearMethod):  # type: ignore[misc]
-    """A linear layer whose matrix comes in `dtype`, [O, I], and stays in 8 bits with a scale a row."""
+    """A linear layer whose matrix is loaded in `dtype`, [O, I], and stored in 8 bits with a scale a row."""
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        """Round what has arrived; vLLM calls it again for a layer that is rounded."""
-        arrived = layer.weight
-        if arrived.dtype == torch.int8:
+        """Round the loaded weights; vLLM calls it again for a layer that is already rounded."""
+        loaded = layer.weight
+        if loaded.dtype == torch.int8:
             return
-        held = Int8Weights(
-            torch.empty_like(arrived, dtype=torch.int8),
-            torch.empty(len(arrived), dtype=torch.float32, device=arrived.device),
-            _widest_of_all if _shares_columns(layer) else _own,
+        rounded = Int8Weights(
+            torch.empty_like(loaded, dtype=torch.int8),
+            torch.empty(len(loaded), dtype=torch.float32, device=loaded.device),
+            _max_over_ranks if _shares_columns(layer) else _unchanged,
         )
-        held.copy_(arrived)
-        layer.weight = Parameter(held.values, requires_grad=False)
-        layer.weight_scale = Parameter(held.scales, requires_grad=False)
+        rounded.copy_(loaded)
+        layer.weight = Parameter(rounded.values, requires_grad=False)
+        layer.weight_scale = Parameter(rounded.scales, requires_grad=False)
 
     def apply(self, layer: Any, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x: [T, I] -> [T, O]."""
-        wide = (layer.weight * layer.weight_scale[:, None]).to(x.dtype)
-        return product(x, wide, bias)
+        """Multiply by the dequantized matrix. x: [T, I] -> [T, O]."""
+        dequantized = (layer.weight * layer.weight_scale[:, None]).to(x.dtype)
+        return product(x, dequantized, bias)
 
 
 @register_quantization_config(NAME)
 class Int8(QuantizationConfig):  # type: ignore[misc]
-    """All linear layers; embedding, head, norms and biases stay as they are.
+    """Quantize all linear layers; embedding, head, norms and biases keep their type.
 
-    Raises ValueError for experts, whose kernels in vLLM take weights of their own forms.
+    Raises ValueError for experts, whose kernels in vLLM take weights in other formats.
     """
 
     def get_name(self) -> str:
@@ -84,15 +84,16 @@ class Int8(QuantizationConfig):  # type: ignore[misc]
 
 
 def _shares_columns(layer: Module) -> bool:
-    """Whether other ranks hold more input features of this layer's rows."""
+    """Return whether other ranks hold more input features of this layer's rows."""
     return isinstance(layer, RowParallelLinear) and layer.tp_size > 1
 
 
-def _widest_of_all(found: Tensor) -> Tensor:
-    """Largest over the ranks that share a layer, so that its rows are rounded as on one rank. [O] -> [O]."""
-    dist.all_reduce(found, op=dist.ReduceOp.MAX, group=get_tp_group().device_group)
-    return found
+def _max_over_ranks(maxima: Tensor) -> Tensor:
+    """Return the maxima over the ranks that share a layer, so that its rows are rounded as on one rank. [O]
+    -> [O]."""
+    dist.all_reduce(maxima, op=dist.ReduceOp.MAX, group=get_tp_group().device_group)
+    return maxima
 
 
-def _own(found: Tensor) -> Tensor:
-    return found
+def _unchanged(maxima: Tensor) -> Tensor:
+    return maxima

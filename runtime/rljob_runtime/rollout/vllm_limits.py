@@ -1,4 +1,5 @@
-"""What vLLM cannot do or not report rightly, refused by name before it is asked; its memory.
+"""Reject, with a named error, what vLLM cannot do or cannot report correctly; compute the memory of its KV
+cache.
 
 Called by `rollout_vllm`. Imports no vLLM.
 """
@@ -14,12 +15,13 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 
 BLOCK_TOKENS = {"npu": 128}
-"""Of a block of the KV cache, by torch's type of device: vllm-ascend's with prefix caching, whatever it is
-told (tests/fixtures/ascend)."""
-USUAL_BLOCK_TOKENS = 32  # the smallest that vLLM's CPU attention runs at full speed
+"""Tokens of a block of the KV cache, by torch's type of device: vllm-ascend ignores other sizes with prefix
+caching (tests/fixtures/ascend)."""
+USUAL_BLOCK_TOKENS = 32  # the smallest size at which vLLM's CPU attention runs at full speed
 
 
 def refuse_sampling(sampling: Sampling, truncates: bool) -> None:
+    """Raise ConfigError for sampling whose log-probs vLLM does not report correctly."""
     if sampling.greedy:
         return
     low, high = VLLM_TEMPERATURES
@@ -42,6 +44,7 @@ def refuse_sampling(sampling: Sampling, truncates: bool) -> None:
 
 
 def refuse_long(groups: Sequence[PromptGroup], sampling: Sampling, max_length: int) -> None:
+    """Raise ConfigError for a prompt whose longest response does not fit."""
     for group in groups:
         length = len(group.token_ids) + sampling.max_response_length
         if length > max_length:
@@ -61,8 +64,8 @@ def kv_cache_bytes_of(
     tensor: int = 1,
     device: str = "cpu",
 ) -> int:
-    """Room for max_sequences of max_length in whole blocks, and one block that vLLM keeps empty, on one of
-    `tensor` devices of torch's type `device`."""
+    """Return the bytes of max_sequences of max_length in whole blocks, and of one block that vLLM keeps
+    empty, on one of `tensor` devices of torch's type `device`."""
     heads = config["num_attention_heads"]
     kv_heads = max(1, config.get("num_key_value_heads", heads) // tensor)
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
@@ -73,5 +76,5 @@ def kv_cache_bytes_of(
 
 
 def block_tokens(device: str) -> int:
-    """Tokens of a block of the KV cache on a type of device."""
+    """Return the tokens of a block of the KV cache on a type of device."""
     return BLOCK_TOKENS.get(device, USUAL_BLOCK_TOKENS)

@@ -1,9 +1,9 @@
-"""Prompts with pictures for vLLM: it is given what this device's tower makes of them, and loads none.
+"""Prompts with pictures for vLLM: it gets the features of this device's tower, and loads no tower.
 
 Called by `rollout_vllm` and `vllm_start`. vLLM takes features as multi-modal input where a model allows no
 pixels (`enable_mm_embeds`, https://docs.vllm.ai/en/latest/features/multimodal_inputs/#embedding-inputs). So
-policy, reference and vLLM are shown the same bits, a picture is seen once a device, and nothing is prepared
-a second time. Positions on three axes, and where DeepStack adds, are vLLM's own.
+policy, reference and vLLM get the same bits, a picture is encoded once a device, and nothing is prepared
+twice. vLLM computes positions on three axes, and where DeepStack adds.
 """
 
 # P tokens that stand for a picture, F features of one: hidden size, and as many more for each of DeepStack's
@@ -42,7 +42,7 @@ ARGUMENTS: dict[str, Any] = {
     "limit_mm_per_prompt": {"image": 0, "video": 0},  # pixels, so that it loads no tower
     "hf_overrides": {"tie_word_embeddings": False, "text_config": {"tie_word_embeddings": False}},
 }
-"""Of an engine for such a model."""
+"""Engine arguments for such a model."""
 PROCESSOR = "transformers.models.qwen2_vl.image_processing_qwen2_vl"
 WITHOUT_TORCHVISION = "transformers.models.qwen2_vl.image_processing_pil_qwen2_vl"
 """transformers' module with the same processor on Pillow."""
@@ -51,15 +51,15 @@ WITHOUT_TORCHVISION = "transformers.models.qwen2_vl.image_processing_pil_qwen2_v
 def vllm_sight(
     path: Path, *, dtype: torch.dtype, device: str, towers: VisionTowers | None
 ) -> "VllmSight":
-    """Of a directory's model. towers: of the device. Raises ConfigError as `make_sight`."""
-    part = unsharded(read_architecture(read_config(path)))
+    """Return the sight of a directory's model. towers: of the device. Raises ConfigError as `make_sight`."""
+    partition = unsharded(read_architecture(read_config(path)))
     return VllmSight(
-        make_sight(path, part, WeightFactory(dtype=dtype, device=device), towers), device
+        make_sight(path, partition, WeightFactory(dtype=dtype, device=device), towers), device
     )
 
 
 class VllmSight:
-    """What of prompts with pictures vLLM is given."""
+    """Converts prompts with pictures to vLLM's inputs."""
 
     def __init__(self, sight: Sight, device: str) -> None:
         self._sight, self._device = sight, device
@@ -67,16 +67,16 @@ class VllmSight:
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        """As `Sight.weights`."""
+        """The tower's weights. See `Sight.weights`."""
         return self._sight.weights
 
     def forget(self) -> None:
-        """As `Sight.forget`."""
+        """Drop cached features. See `Sight.forget`."""
         self._sight.forget()
 
     def input_of(self, group: PromptGroup) -> "MultiModalInput | None":
-        """vLLM's of the group's prefix; None where it shows no pictures. Raises ConfigError where tokens and
-        pictures do not fit."""
+        """Return vLLM's input of the group's prefix; None where it shows no pictures. Raises ConfigError
+        where tokens and pictures do not match."""
         from transformers import BatchFeature
         from vllm.inputs import mm_input
         from vllm.multimodal.inputs import (
@@ -85,20 +85,22 @@ class VllmSight:
             PlaceholderRange,
         )
 
-        seen = self._sight.see([group], self._device)
-        if seen is None:
+        prefill_inputs = self._sight.inputs_of([group], self._device)
+        if prefill_inputs is None:
             return None
-        assert seen.pictured is not None, "the layers of a whole model read pictures"
-        pictures, places = group.all_pictures, seen.pictured.places_P.tolist()
+        assert prefill_inputs.pictured is not None, "the layers of a whole model read pictures"
+        pictures, token_indices = group.all_pictures, prefill_inputs.pictured.places_P.tolist()
         grids = torch.tensor([picture.grid for picture in pictures])
         counts = torch.tensor([picture.num_tokens(self._sight.merged) for picture in pictures])
-        given_PF = torch.cat([seen.pictured.features_PH, *seen.pictured.added], dim=1)
+        features_PF = torch.cat(
+            [prefill_inputs.pictured.features_PH, *prefill_inputs.pictured.added], dim=1
+        )
         firsts = (counts.cumsum(0) - counts).tolist()
         names = [picture.name or f"unnamed {next(self._unnamed)}" for picture in pictures]
         return mm_input(
             prompt_token_ids=list(group.prefix),
             mm_kwargs=MultiModalKwargsItems.from_hf_inputs(
-                BatchFeature({"image_embeds": given_PF, "image_grid_thw": grids}),
+                BatchFeature({"image_embeds": features_PF, "image_grid_thw": grids}),
                 {
                     "image_embeds": MultiModalFieldConfig.flat_from_sizes("image", counts),
                     "image_grid_thw": MultiModalFieldConfig.batched("image", keep_on_cpu=True),
@@ -107,7 +109,7 @@ class VllmSight:
             mm_hashes={"image": names},
             mm_placeholders={
                 "image": [
-                    PlaceholderRange(offset=places[first], length=length)
+                    PlaceholderRange(offset=token_indices[first], length=length)
                     for first, length in zip(firsts, counts.tolist(), strict=True)
                 ]
             },
@@ -115,13 +117,15 @@ class VllmSight:
 
 
 def arguments_of_sight(path: Path) -> dict[str, Any]:
-    """vLLM's arguments for a directory's model, where it has a tower."""
+    """Return vLLM's arguments for a directory's model, where it has a tower."""
     return ARGUMENTS if has_tower(read_config(path)) else {}
 
 
 def take_features(path: Path) -> None:
-    """Tell vLLM that a directory's model, where it has a tower, is given features, and has no processor of
-    pictures, which it would make at the start and that needs a tokenizer."""
+    """Register a directory's model, where it has a tower, so that vLLM accepts features for it.
+
+    vLLM would otherwise create a processor of pictures at the start, which needs a tokenizer.
+    """
     config = read_config(path)
     if not has_tower(config):
         return
@@ -147,14 +151,15 @@ def take_features(path: Path) -> None:
     with _no_torchvision_needed():
         name = str(config["model_type"])
         model = getattr(import_module(f"vllm.model_executor.models.{name}"), MODELS[name])
-    given = new_class(MODELS[name], (_DeepStack, model))
+    featured_model = new_class(MODELS[name], (_DeepStack, model))
     register = MULTIMODAL_REGISTRY.register_processor
-    register(NoPixels, info=Features, dummy_inputs=lambda info: None)(given)
-    ModelRegistry.register_model(MODELS[name], given)
+    register(NoPixels, info=Features, dummy_inputs=lambda info: None)(featured_model)
+    ModelRegistry.register_model(MODELS[name], featured_model)
 
 
 class _DeepStack:
-    """In front of vLLM's class: rows to add behind the first layers, which that has with a tower alone."""
+    """A base before vLLM's class that adds rows after the first layers, which vLLM creates with a tower
+    only."""
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
@@ -170,7 +175,7 @@ class _DeepStack:
         ]
 
     def load_weights(self, weights: Any) -> Any:
-        """vLLM's. Sleep has left anything in the rows, which are there with the weights."""
+        """Load vLLM's weights. Sleep leaves garbage in the rows, which are restored with the weights."""
         for rows in getattr(self, "deepstack_input_embeds", ()):
             rows.zero_()
         return super().load_weights(weights)  # type: ignore[misc]
@@ -178,8 +183,8 @@ class _DeepStack:
 
 @contextmanager
 def _no_torchvision_needed() -> Iterator[None]:
-    """vLLM's models import a function on sizes from a module of transformers that imports torchvision, which
-    a CPU build of torch may be without; the module beside it has the same function."""
+    """Replace a module of transformers that imports torchvision, which a CPU build of torch may lack. vLLM's
+    models import a function on sizes from it; the module next to it has the same function."""
     if find_spec("torchvision") is not None or PROCESSOR in sys.modules:
         yield
         return

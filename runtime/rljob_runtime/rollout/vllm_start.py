@@ -1,8 +1,8 @@
-"""vLLM as it starts in a device's process: its environment, its arguments, its process groups.
+"""Start vLLM in a device's process: its environment, its arguments, its process groups.
 
-Called by `rollout_vllm`. One device: vLLM makes a process group of one rank for itself, which is
-destroyed here once the engine stands (one rank never uses it), so the job makes its own *after* it.
-Several devices: the job's process group is there *before* it, and vLLM makes its groups out of that.
+Called by `rollout_vllm`. One device: vLLM creates a process group of one rank that it never uses. It is
+destroyed here once the engine has started, so the job creates its group *after* it. Several devices: the
+job's process group exists *before* it, and vLLM creates its groups from that.
 """
 
 import logging
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from vllm import LLMEngine
 
 ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives here, beside the update engine
-    "VLLM_CONFIGURE_LOGGING": "0",  # its logger answers to ours
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process, with the update engine
+    "VLLM_CONFIGURE_LOGGING": "0",  # its logger uses our configuration
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
 }
 ARGUMENTS = {
-    "load_format": "dummy",  # `load_weights` brings them, by the one way that is tested
+    "load_format": "dummy",  # `load_weights` loads them, which is the tested path
     "hf_overrides": {"tie_word_embeddings": False},
     "skip_tokenizer_init": True,
-    "generation_config": "vllm",  # the model's own defaults have no say
+    "generation_config": "vllm",  # the model's own defaults are ignored
     "enable_prefix_caching": True,
-    "enable_chunked_prefill": False,  # a seeded request that is cut in two fails on CPU
+    "enable_chunked_prefill": False,  # a seeded request that is split in two fails on CPU
     "use_tqdm_on_load": False,
     "disable_log_stats": True,
 }
 ON_DEVICE = {
     # vllm-ascend does not wake up with weights in FRACTAL_NZ, its default (tests/fixtures/ascend). Newer
-    # releases than 0.26 have an `rl_config` that says so among other things; this key goes with all.
+    # releases than 0.26 have an `rl_config` that includes it; this key works with all.
     "npu": {"additional_config": {"weight_nz_mode": 0}},
 }
 """More arguments, by torch's type of device."""
@@ -50,8 +50,8 @@ PASS_TOKENS = 4096  # prompt tokens of one forward pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """Arguments as in `VllmRollout`."""
+class VllmStart:
+    """The arguments of an engine, as in `VllmRollout`."""
 
     path: Path
     dtype: torch.dtype
@@ -64,17 +64,17 @@ class Start:
     int8: bool
 
 
-def start_vllm(start: Start) -> "LLMEngine":
-    """An engine with weights that mean nothing yet. Raises as `VllmRollout`."""
-    shared = start.tensor > 1
-    assert dist.is_initialized() == shared, (
+def start_vllm(start: VllmStart) -> "LLMEngine":
+    """Return an engine with uninitialised weights. Raises as `VllmRollout`."""
+    is_shared = start.tensor > 1
+    assert dist.is_initialized() == is_shared, (
         "a process group is there if, and only if, devices share"
     )
     vllm = _import_vllm()
     take_features(start.path)
     arguments = vllm.EngineArgs(
         **arguments_of(start, device_type()) | arguments_of_sight(start.path),
-        distributed_executor_backend=_one_rank_of_several() if shared else None,
+        distributed_executor_backend=_one_rank_of_several() if is_shared else None,
         quantization=_int8() if start.int8 else None,
     )
     try:
@@ -84,21 +84,21 @@ def start_vllm(start: Start) -> "LLMEngine":
             f"vLLM cannot run the model at {start.path} (spec.rollout.engine: vllm): {error}; "
             "use rollout.engine: torch"
         ) from error
-    if shared:
-        _let_go_of_names()
+    if is_shared:
+        _unlink_shared_memory()
     else:
         _leave_process_group()
     return cast("LLMEngine", engine)
 
 
 def device_type() -> str:
-    """Torch's type of the device that vLLM computes on."""
+    """Return torch's type of the device that vLLM computes on."""
     accelerator = torch.accelerator.current_accelerator()
     return "cpu" if accelerator is None else accelerator.type
 
 
-def arguments_of(start: Start, device: str) -> dict[str, Any]:
-    """vLLM's arguments on a type of device that need nothing of vLLM's to be made."""
+def arguments_of(start: VllmStart, device: str) -> dict[str, Any]:
+    """Return vLLM's arguments on a type of device, as far as they need no vLLM object."""
     return {
         "model": str(start.path),
         "dtype": str(start.dtype).removeprefix("torch."),
@@ -118,7 +118,7 @@ def arguments_of(start: Start, device: str) -> dict[str, Any]:
 
 
 def _import_vllm() -> Any:
-    """vLLM, with its environment set first: it reads the environment when it is imported."""
+    """Import vLLM, with its environment set first: it reads the environment when it is imported."""
     os.environ.update(ENVIRONMENT)
     logging.getLogger("vllm").setLevel(logging.ERROR)
     try:
@@ -132,18 +132,18 @@ def _import_vllm() -> Any:
 
 
 def _int8() -> str:
-    """The name by which vLLM knows our way of 8 bits."""
+    """Return the name of our 8-bit method in vLLM's registry."""
     from rljob_runtime.rollout import vllm_int8
 
     return vllm_int8.NAME
 
 
 def _one_rank_of_several() -> type[Any]:
-    """vLLM's executor for a process that somebody else started as one rank of several.
+    """Return vLLM's executor for a process that was started externally as one rank of several.
 
-    Its name of the meeting differs by rank, which turns off a CPU communicator of vLLM that waits in shared
-    memory without a deadline, under a name that every job on a machine has; collectives go over the job's
-    process group.
+    Its rendezvous name differs by rank. This turns off a CPU communicator of vLLM that waits in shared memory
+    without a deadline, under a name that all jobs on a machine share. Collectives use the job's process
+    group.
     """
     from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
 
@@ -156,16 +156,16 @@ def _one_rank_of_several() -> type[Any]:
 
 
 def _leave_process_group() -> None:
-    """Destroy vLLM's process groups of one rank, and let vLLM forget them so that it can close."""
+    """Destroy vLLM's process groups of one rank, and remove vLLM's references so that it can close."""
     for group in _groups():
         if hasattr(group, "cpu_group"):
             del group.device_group, group.cpu_group
     torch.distributed.destroy_process_group()
 
 
-def _let_go_of_names() -> None:
-    """Take the names off the shared memory of vLLM's queues between ranks, which all have by now: it is freed
-    with the last rank, however that ends."""
+def _unlink_shared_memory() -> None:
+    """Unlink the shared memory of vLLM's queues between ranks, once all have opened it. It is freed with the
+    last rank, however that ends."""
     for group in _groups():
         buffer = getattr(getattr(group, "mq_broadcaster", None), "buffer", None)
         if buffer is not None and buffer.is_creator:
@@ -174,7 +174,7 @@ def _let_go_of_names() -> None:
 
 
 def _groups() -> Iterator[Any]:
-    """All of vLLM's groups."""
+    """Yield all of vLLM's groups."""
     from vllm.distributed import parallel_state
 
     for group in vars(parallel_state).values():
@@ -182,15 +182,15 @@ def _groups() -> Iterator[Any]:
             yield group
 
 
-def leave_out(model: torch.nn.Module, *, text_ids: int) -> None:
-    """From now on the model draws no id from this one on, and its log-probs are those of the others: vLLM
-    takes log-probs before its own masks, which are for sampling alone."""
+def mask_text_ids(model: torch.nn.Module, *, text_ids: int) -> None:
+    """Make the model never sample an id from this one on, and return log-probs over the others. vLLM computes
+    log-probs before its own masks, which are for sampling alone."""
     from vllm.model_executor.layers.logits_processor import LogitsProcessor
 
-    def forget(module: torch.nn.Module, inputs: object, logits: torch.Tensor | None) -> None:
+    def mask(module: torch.nn.Module, inputs: object, logits: torch.Tensor | None) -> None:
         if logits is not None:
             logits[..., text_ids:] = NO_LOGIT
 
     for module in model.modules():
         if isinstance(module, LogitsProcessor):
-            module.register_forward_hook(forget)
+            module.register_forward_hook(mask)

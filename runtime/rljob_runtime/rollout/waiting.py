@@ -1,7 +1,7 @@
 """Samples that wait for a row of the running batch, in order, and their prompts' states.
 
-Called by the `torch` rollout engine. A prompt is computed once, when its first sample gets a row; where
-each row holds its own, it is computed again if a later sample finds none running.
+Called by the `torch` rollout engine. A prompt is computed once, when its first sample gets a row. Where each
+row holds its prompt, it is computed again if no sample of the group runs when a later one starts.
 """
 
 # B samples, G groups, P longest prompt, V vocabulary
@@ -17,10 +17,10 @@ from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.rollout.sight import Sight
 from rljob_runtime.rollout.slots import Seat, Slots
 
-PREFILL_TOKENS = 8192  # padded prompt tokens computed at once
+PREFILL_TOKENS = 8192  # padded prompt tokens of one prefill
 
 
-class Waiting:
+class WaitingSamples:
     """The samples of these groups, first to last. sight: None where no prompt shows pictures."""
 
     def __init__(
@@ -33,28 +33,28 @@ class Waiting:
         self._model, self._groups, self._device = model, list(groups), device
         self._sight = sight
         self._next_group = self._next_sample = 0
-        self._logits_1V = torch.empty(0)  # after the prompt of a half seated group
+        self._logits_1V = torch.empty(0)  # after the prompt of a partly admitted group
         self._routes: list[Tensor | None] = []  # of the prompts computed last, [n, M, K], if kept
-        self._prompt_version = 0  # of the weights that made them
+        self._prompt_version = 0  # of the weights that computed them
         self.left = sum(len(group.uids) for group in groups)
 
     @property
     def begun(self) -> list[PromptGroup]:
-        """The group that is half seated, if one is."""
+        """The group that is partly admitted, if there is one."""
         return [self._groups[self._next_group]] if self._next_sample else []
 
     def add(self, groups: Sequence[PromptGroup]) -> None:
-        """More samples, before those that have not begun."""
-        place = self._next_group + (self._next_sample > 0)
-        self._groups[place:place] = groups
+        """Insert samples before those that have not begun."""
+        index = self._next_group + (self._next_sample > 0)
+        self._groups[index:index] = groups
         self.left += sum(len(group.uids) for group in groups)
 
     def can_admit(self, slots: Slots) -> bool:
-        """Whether there is a sample, a row for it, and room for its prompt."""
+        """Return whether there are a sample, a row for it, and room for its prompt."""
         return bool(self.left and slots.num_free and (self._next_sample or slots.prompts.num_free))
 
     def admit(self, slots: Slots, version: int) -> tuple[slice, Tensor]:
-        """Seat the next samples: the rest of one group, or the start of fresh ones.
+        """Admit the next samples: the remainder of one group, or the first ones of new groups.
 
         Returns their rows and the logits of their first tokens.
         """
@@ -69,8 +69,14 @@ class Waiting:
         self._prompt_version = version
         groups = self._groups[self._next_group : self._next_group + len(counts)]
         logits_GV = self._prefill(groups, slots.prompts.keep(groups, counts, first_row))
-        taken = zip(counts, self._routes, strict=True)
-        rows = slots.add([seat for count, of in taken for seat in self._take(count, version, of)])
+        counts_and_routes = zip(counts, self._routes, strict=True)
+        rows = slots.add(
+            [
+                seat
+                for count, prompt_routes in counts_and_routes
+                for seat in self._take(count, version, prompt_routes)
+            ]
+        )
         self._logits_1V = logits_GV[-1:]
         group_of_B = torch.repeat_interleave(torch.tensor(counts)).to(self._device)
         return rows, logits_GV.index_select(0, group_of_B)
@@ -80,7 +86,8 @@ class Waiting:
         return len(self._groups[group].uids) - begun
 
     def _fresh_counts(self, rows: int, prompts: int) -> list[int]:
-        """How many samples each of the next groups gets; their padded prompts fit one prefill."""
+        """Return how many samples of each of the next groups are admitted; their padded prompts fit one
+        prefill."""
         counts: list[int] = []
         width = 0
         last = min(len(self._groups), self._next_group + prompts)
@@ -96,9 +103,9 @@ class Waiting:
         prompts = [torch.tensor(group.prefix) for group in groups]
         tokens_GP = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
         lengths_G = torch.tensor([len(prompt) for prompt in prompts])
-        seen = self._sight.see(groups, self._device) if self._sight is not None else None
+        pictures = self._sight.inputs_of(groups, self._device) if self._sight is not None else None
         tokens_GP, lengths_G = tokens_GP.to(self._device), lengths_G.to(self._device)
-        logits_GV = self._model.prefill(tokens_GP, lengths_G, keep, seen)
+        logits_GV = self._model.prefill(tokens_GP, lengths_G, keep, pictures)
         self._routes = [None] * len(groups)
         if self._model.keeps_routes:
             routes_G = torch.split(self._model.routes(), tokens_GP.shape[1])
@@ -109,8 +116,8 @@ class Waiting:
         return logits_GV
 
     def _take(self, count: int, version: int, routes: Tensor | None) -> list[Seat]:
-        """A sample's first token is drawn by whatever version made the logits after its prompt. routes: of
-        the prompt, if kept."""
+        """Return the seats of the next samples. The first token is sampled from the logits after the prompt,
+        by the version that computed them. routes: of the prompt, if kept."""
         first_token = self._prompt_version
         group, first = self._groups[self._next_group], self._next_sample
         position = None

@@ -17,7 +17,7 @@ from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.parallel.fully_sharded import (
     first_row,
-    held_rows,
+    local_rows,
     take_gradients,
     weight_shards,
 )
@@ -255,7 +255,9 @@ class _Rows:
     def end_pass(self) -> None:
         """Track the gradients, which are in the rows already and stay there until `free`."""
         gradients = (p.grad for p in self._parameters.values())
-        self._ledger.track(MemoryKind.GRADIENTS, (held_rows(g) for g in gradients if g is not None))
+        self._ledger.track(
+            MemoryKind.GRADIENTS, (local_rows(g) for g in gradients if g is not None)
+        )
 
     def local(self) -> list[Tensor]:
         take_gradients(self._parameters, self._rows)

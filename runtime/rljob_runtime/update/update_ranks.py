@@ -68,6 +68,7 @@ class UpdateRanks:
 def _passes_meet(grid: RankGrid) -> bool:
     """Return whether replicas share experts or weights, or scatter gradients in each pass."""
     over_data = any(
-        len({grid.place(rank).data for rank in group}) > 1 for group in grid.groups(Purpose.EXPERT)
+        len({grid.coordinates(rank).data for rank in group}) > 1
+        for group in grid.groups(Purpose.EXPERT)
     )
     return over_data or (grid.degrees.zero >= 2 and grid.degrees.data != 1)

@@ -25,7 +25,7 @@ from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.lora import frozen_parameters, merged_weights
 from rljob_runtime.models.policy_model import PolicyModel, TokenLogprobs
 from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
-from rljob_runtime.parallel.fully_sharded import held_rows
+from rljob_runtime.parallel.fully_sharded import local_rows
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.accumulation import Accumulation, LossFn, Pipeline, add_all
@@ -80,7 +80,7 @@ class UpdateEngine:
         if steps is None:
             check_types(parameters)
         weights = [*frozen_parameters(model), *parameters.values()]
-        ledger.track(MemoryKind.UPDATE_WEIGHTS, map(held_rows, weights))
+        ledger.track(MemoryKind.UPDATE_WEIGHTS, map(local_rows, weights))
         self._optimizer: StepOptimizer
         if steps is not None:
             self._optimizer = steps

@@ -1,7 +1,7 @@
-"""How weights get from the layout that trains to the one that generates.
+"""Move weights from the layout that trains to the layout that generates.
 
-In: tensors of an update engine. Out: a rollout engine that holds them, checked. `port` is what a device has
-of it: slices by a plan (`reshard_state`, which `reshard` executes), or whole tensors (`weight_sync`);
-`arrivals` takes either while a device generates. Called by `worker`. Knows engines by their seams alone, and
-no samples.
+Input: tensors of an update engine. Output: a rollout engine that holds them, verified. `port` is a device's
+end of the transfer: slices by a plan (`reshard_state`, which `reshard` executes), or full tensors
+(`weight_sync`). `arrivals` receives either while a device generates. Called by `worker`. Uses engines through
+their protocols only, and no samples.
 """

@@ -1,7 +1,7 @@
-"""Weights that come to a device's host while it generates, and go from there into its engine.
+"""Receive weights in host memory while a device generates, and load them into its engine from there.
 
-Called by `in_flight`, which knows when: `receive` in a thread of its own, the rest between two tokens or two
-batches. Whole tensors come from what `weight_sync` sends, slices by the plan of `reshard_state`.
+Called by `in_flight`, which decides when: `receive` runs in a separate thread, the other calls between two
+tokens or two batches. Full tensors come from `weight_sync`, slices by the plan of `reshard_state`.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,18 +16,18 @@ from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.weight_stream import AnnouncedWeights, unpack_outlines
 from rljob_runtime.models.weights import WeightsDigest, check_weights
 from rljob_runtime.rollout.rollout_engine import SlicedEngine, SwitchingEngine
-from rljob_runtime.weights.reshard_checks import REMEDY, Taken
+from rljob_runtime.weights.reshard_checks import REMEDY, ReceivedSlices
 from rljob_runtime.weights.reshard_state import Reshard
 from rljob_runtime.weights.rollout_weights import RolloutWeights
 from rljob_runtime.weights.weight_sync import Seal, check_agreed, check_arrived, weights_named
 
 HostBuffer = Callable[[int], Tensor]
-"""Gives bytes on the host, which the device copies from."""
+"""Allocates bytes on the host, which the device copies from."""
 
 
 class Arrival(Protocol):
-    """One device's. received_bytes: of a version; delta_bytes: what came of them as changes, None without
-    deltas; checks: how many names and sums were compared."""
+    """One device's end of a transfer in flight. received_bytes: of a version; delta_bytes: those received as
+    changes, None without deltas; checks: the number of names and sums that were compared."""
 
     @property
     def received_bytes(self) -> int: ...
@@ -37,69 +37,75 @@ class Arrival(Protocol):
     def checks(self) -> int: ...
 
     def receive(self, group: SyncGroup, version: int) -> Tensor:
-        """Take a version into host memory; the log-probs of the probe's tokens under it [T], natural log.
+        """Receive a version into host memory; return the log-probs of the probe's tokens under it [T],
+        natural log.
 
-        Raises WeightsError where a device has not got all of it, on all devices, and WorkerError where one is
-        gone. The engine keeps what it has.
+        Raises WeightsError on all devices where one has not received all of it, and WorkerError where one is
+        lost. The engine's weights stay unchanged.
         """
         ...
 
     def load(self, version: int) -> None:
-        """Give the engine what came last."""
+        """Load the last received version into the engine."""
         ...
 
     def check(self, version: int) -> str:
-        """The sum of what the engine holds, "" where it is not one of all weights. Raises WeightsError unless
-        it is what came. Devices that share a model call it together."""
+        """Return the sum of the engine's weights, "" where it is not one sum of all weights. Raises
+        WeightsError unless the engine holds what was received. Devices that share a model call it
+        together."""
         ...
 
 
-class SlicesArrive:
-    """What the device needs, of whoever trains it. reshard: this device's end."""
+class SliceArrival:
+    """Receives the device's slices from any device that trains them. reshard: this device's end."""
 
     def __init__(self, reshard: Reshard, host_buffer: HostBuffer) -> None:
         assert isinstance(reshard.rollout, RolloutWeights), "weights that may be filled in place"
         assert isinstance(reshard.engine, SlicedEngine), "and an engine that has them"
         self._reshard, self._engine = reshard, reshard.engine
         self._live = reshard.rollout.slices
-        arena = HostArena(host_buffer, {name: own.nbytes for name, own in self._live.items()})
-        self._held = {
-            name: arena[name].view(own.dtype).view(own.shape) for name, own in self._live.items()
+        arena = HostArena(host_buffer, {name: tensor.nbytes for name, tensor in self._live.items()})
+        self._received = {
+            name: arena[name].view(tensor.dtype).view(tensor.shape)
+            for name, tensor in self._live.items()
         }
-        self._came = Taken()
+        self._received_sums = ReceivedSlices()
 
     @property
     def received_bytes(self) -> int:
-        """On their way, in the narrower type of both sides."""
+        """Bytes received, in the narrower type of both sides."""
         return self._reshard.received_bytes
 
     @property
     def delta_bytes(self) -> int | None:
-        """Of the last version that came."""
-        return self._reshard.on.resharder.delta_bytes
+        """Bytes of the last received version."""
+        return self._reshard.setup.resharder.delta_bytes
 
     @property
     def checks(self) -> int:
-        """Those of a reshard, and each slice as the engine holds it."""
-        return self._reshard.on.checks.count + len(self._held)
+        """The checks of a reshard, and one of each slice in the engine."""
+        return self._reshard.setup.checks.count + len(self._received)
 
     def receive(self, group: SyncGroup, version: int) -> Tensor:
-        """By the plan; all devices compare sums before any has the version."""
-        expected_T = self._reshard.take(version, lambda piece: self._held[piece.tensor.name])
-        self._came = self._reshard.on.checks.taken(self._held)
+        """Receive by the plan; all devices compare sums before any of them has the version."""
+        expected_T = self._reshard.take(version, lambda target: self._received[target.tensor.name])
+        self._received_sums = self._reshard.setup.checks.received_slices(self._received)
         return expected_T
 
     def load(self, version: int) -> None:
-        """Each slice is copied into the live one."""
+        """Copy each slice into the live one."""
         with torch.no_grad():
-            for name, own in self._live.items():
-                own.copy_(self._held[name], non_blocking=True)
+            for name, tensor in self._live.items():
+                tensor.copy_(self._received[name], non_blocking=True)
         self._engine.filled(version)
 
     def check(self, version: int) -> str:
-        """By a sum of each box that came."""
-        found, came = self._reshard.on.checks.taken(self._live).sums, self._came.sums
-        if any(int(found[box]) != int(came[box]) for box in came):
+        """Compare a sum of each box that was received."""
+        live_sums, received_sums = (
+            self._reshard.setup.checks.received_slices(self._live).sums,
+            self._received_sums.sums,
+        )
+        if any(int(live_sums[box]) != int(received_sums[box]) for box in received_sums):
             raise WeightsError(
                 f"weights version {version} did not arrive in the rollout engine as they came to the host; "
                 f"{REMEDY}"
@@ -107,71 +113,74 @@ class SlicesArrive:
         return ""
 
 
-class TensorsArrive:
-    """Whole tensors, for an engine that takes no slices. dtype: of the engine's weights."""
+class TensorArrival:
+    """Receives full tensors, for an engine that takes no slices. dtype: of the engine's weights."""
 
     def __init__(
         self, engine: SwitchingEngine, *, dtype: torch.dtype, host_buffer: HostBuffer
     ) -> None:
         self._engine, self._dtype, self._host_buffer = engine, dtype, host_buffer
-        self._held: dict[str, Tensor] = {}
+        self._received: dict[str, Tensor] = {}
         self._checksum = ""
 
     @property
     def received_bytes(self) -> int:
-        """Of all tensors."""
-        return sum(tensor.nbytes for tensor in self._held.values())
+        """Bytes of all tensors."""
+        return sum(tensor.nbytes for tensor in self._received.values())
 
     @property
     def delta_bytes(self) -> None:
-        """Whole tensors come."""
+        """There are no deltas: full tensors are sent."""
 
     @property
     def checks(self) -> int:
-        """Every name with its shape, the sum on the way and as held."""
-        return len(self._held) + 2
+        """One check for every name with its shape, one for the sum in transit and one for that in the
+        engine."""
+        return len(self._received) + 2
 
     def receive(self, group: SyncGroup, version: int) -> Tensor:
-        """One after the other; names and shapes are agreed on before the first, sums after the last."""
-        named = weights_named(version)
-        with group.reporting_errors(named):
-            outlines = unpack_outlines(group.broadcast_bytes(description=f"{named}, names"))
-            problem = group.agree(self._make_room(outlines), f"{named}, names")
+        """Receive tensors one after the other; devices agree on names and shapes before the first, on sums
+        after the last."""
+        label = weights_named(version)
+        with group.reporting_errors(label):
+            outlines = unpack_outlines(group.broadcast_bytes(description=f"{label}, names"))
+            problem = group.agree(self._allocate(outlines), f"{label}, names")
         check_agreed(problem, version)
-        with group.reporting_errors(named):
+        with group.reporting_errors(label):
             digest = WeightsDigest(self._dtype)
             for name in outlines:
-                group.broadcast(self._held[name], f"{named}, {name}")
-                for _ in digest.of([(name, self._held[name])]):
+                group.broadcast(self._received[name], f"{label}, {name}")
+                for _ in digest.of([(name, self._received[name])]):
                     pass
-            last = f"{named}, their sum"
-            seal = Seal.unpack(group.broadcast_bytes(description=last))
-            problem = group.agree(_wrong_sum(digest.hex(), seal.checksum), last)
+            sum_label = f"{label}, their sum"
+            seal = Seal.unpack(group.broadcast_bytes(description=sum_label))
+            problem = group.agree(_wrong_sum(digest.hex(), seal.checksum), sum_label)
         check_agreed(problem, version)
         self._checksum = seal.checksum
         return torch.tensor(seal.logprobs)
 
     def load(self, version: int) -> None:
-        """By the engine's own way."""
-        held = AnnouncedWeights(outlines=self._held, weights=self._held.items())
-        self._engine.load_weights(held, version=version)
+        """Load through the engine's `load_weights`."""
+        received = AnnouncedWeights(outlines=self._received, weights=self._received.items())
+        self._engine.load_weights(received, version=version)
 
     def check(self, version: int) -> str:
-        """By one sum of all weights."""
+        """Compare one sum of all weights."""
         check_arrived(self._checksum, self._engine.checksum(), version)
         return self._checksum
 
-    def _make_room(self, outlines: Mapping[str, Tensor]) -> str:
-        """On the host for all that comes, kept between versions; returns what is wrong with it."""
+    def _allocate(self, outlines: Mapping[str, Tensor]) -> str:
+        """Allocate host memory for all tensors, reused between versions; return a description of any
+        mismatch."""
         try:
             check_weights(outlines, self._engine.shapes, where="the rollout engine")
             if {n: (o.shape, o.dtype) for n, o in outlines.items()} != {
-                n: (h.shape, h.dtype) for n, h in self._held.items()
+                n: (h.shape, h.dtype) for n, h in self._received.items()
             }:
-                self._held = {}
+                self._received = {}
                 sizes = {name: outline.nbytes for name, outline in outlines.items()}
                 arena = HostArena(self._host_buffer, sizes)
-                self._held = {
+                self._received = {
                     name: arena[name].view(outline.dtype).view(outline.shape)
                     for name, outline in outlines.items()
                 }
@@ -180,5 +189,5 @@ class TensorsArrive:
         return ""
 
 
-def _wrong_sum(found: str, sent: str) -> str:
-    return "" if sent == found else f"their sum is {found} on the way, {sent} at the source"
+def _wrong_sum(actual: str, sent: str) -> str:
+    return "" if sent == actual else f"their sum is {actual} on the way, {sent} at the source"

@@ -1,6 +1,6 @@
-"""A policy as a device holds it: whole, or this rank's part of one that several ranks share.
+"""A policy as a device holds it: the full model, or this rank's shard of a model that several ranks share.
 
-Made by `build`; the engine trains it, the weight sync and the checkpoints take whole weights from it.
+Created by `build`. The engine trains it; the weight sync and the checkpoints read full weights from it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,15 +32,15 @@ from rljob_runtime.parallel.decoder.parameters import (
     as_they_are,
     box_of,
     fill_adapters,
-    held_slices,
+    full_adapters,
+    full_weights,
     load_slices,
+    local_slices,
     on_meta,
     purposes,
     rows_of,
     slices_of,
     tower_of,
-    whole_adapters,
-    whole_weights,
 )
 from rljob_runtime.parallel.decoder.policy import load_parallel
 from rljob_runtime.parallel.process_groups import ProcessGroups
@@ -49,70 +49,72 @@ from rljob_runtime.update.state_places import Box, WeightSpan
 from rljob_runtime.update.update_ranks import UpdateRanks
 
 
-class Trained(NamedTuple):
-    """A live tensor of what is trained: `box` of the whole one of this name, as a matrix. kind: ranks that
-    hold one slice of a kind hold the same ones of all of it."""
+class TrainedSlice(NamedTuple):
+    """A live tensor that is trained: `box` of the full tensor of this name, as a matrix. kind: ranks that
+    share one slice of a kind share all slices of that kind."""
 
     kind: str
     name: str
-    own: Tensor
+    tensor: Tensor
     box: Rectangle
 
 
-class HeldPolicy(Protocol):
-    """A policy. purposes: who adds up the gradient of each parameter; None where it is whole. lora: of its
-    adapters, which are trained in place of its weights."""
+class LocalPolicy(Protocol):
+    """A policy on one device. purposes: the group that adds up the gradient of each parameter; None for a
+    full model. lora: of its adapters, which are trained in place of its weights."""
 
     @property
     def lora(self) -> Lora | None:
-        """None where all weights are trained."""
+        """The adapters' settings; None where all weights are trained."""
         ...
 
     @property
     def model(self) -> PolicyModel:
-        """What this device computes of it."""
+        """The part of the model that this device computes."""
         ...
 
     @property
     def purposes(self) -> Mapping[str, Purpose] | None:
-        """By the parameter's name."""
+        """The gradients' groups, by the parameter's name."""
         ...
 
-    def whole_weights(self, at: ValuesAt = as_they_are) -> Iterator[tuple[str, Tensor]]:
-        """All weights by Hugging Face name, whole, one at a time, merged with their adapters. All ranks that
-        share it go through them together, each to the end. at: where the values of a live tensor are now."""
+    def full_weights(self, at: ValuesAt = as_they_are) -> Iterator[tuple[str, Tensor]]:
+        """Yield all full weights by Hugging Face name, one at a time, merged with their adapters. All ranks
+        that share the model iterate together, each to the end. at: returns the current values of a live
+        tensor."""
         ...
 
-    def whole_adapters(self) -> Iterator[tuple[str, Tensor]]:
-        """The adapters likewise, by PEFT's names; none where all weights are trained."""
+    def full_adapters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the adapters likewise, by PEFT's names; none where all weights are trained."""
         ...
 
     def outlines(self) -> Mapping[str, Tensor]:
-        """The same tensors in the same order, of which shapes and types alone count. Every rank has them."""
+        """Return the same tensors in the same order, of which only shapes and types matter. Every rank has
+        them."""
         ...
 
     def slices(self) -> dict[str, Tensor]:
-        """What this device holds, the live tensors by Hugging Face name: slices, with ZeRO 3 rows of
-        them, without adapters. Those of a vision tower are matrices and vectors."""
+        """Return this device's slices, the live tensors by Hugging Face name, without adapters. With ZeRO 3
+        they are rows of slices. Those of a vision tower are matrices and vectors."""
         ...
 
     def spans(self) -> dict[str, list[WeightSpan]]:
-        """Which weights' slices each trained parameter has, in order, by the parameter's name."""
+        """Return the weights' slices that each trained parameter has, in order, by the parameter's name."""
         ...
 
-    def trained(self) -> Iterator[Trained]:
-        """What this device holds of what is trained, one after the other."""
+    def trained_slices(self) -> Iterator[TrainedSlice]:
+        """Yield this device's slices of the trained tensors, one after the other."""
         ...
 
     def load(self, folder: Path) -> None:
-        """Copy this device's part of a Hugging Face directory's weights, or of PEFT's directory of adapters
+        """Copy this device's shard of a Hugging Face directory's weights, or of PEFT's directory of adapters
         where those are trained."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
-class WholePolicy:
-    """A `HeldPolicy` that no other device is needed for."""
+class FullPolicy:
+    """A `LocalPolicy` that needs no other device."""
 
     model: PolicyModel
     lora: Lora | None = None
@@ -120,61 +122,61 @@ class WholePolicy:
 
     @property
     def purposes(self) -> None:
-        """No rank shares it."""
+        """None, since no rank shares it."""
         return None
 
-    def whole_weights(self, at: ValuesAt = as_they_are) -> Iterator[tuple[str, Tensor]]:
-        """The live tensors, or views of what lies on the host; those only after `slices`: an expert's weight
-        is a part of a tensor that has no memory then."""
+    def full_weights(self, at: ValuesAt = as_they_are) -> Iterator[tuple[str, Tensor]]:
+        """Yield the live tensors, or views of values on the host. Those require `slices` first: an expert's
+        weight is a slice of a tensor that has no memory then."""
         live = self._views if at is not as_they_are and self._views else self.outlines()
         yield from merged_weights(self.model, live, at)
 
-    def whole_adapters(self) -> Iterator[tuple[str, Tensor]]:
-        """The live tensors."""
+    def full_adapters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the live tensors of the adapters."""
         if isinstance(self.model, Decoder):
             yield from named_adapters(self.model)
 
     def outlines(self) -> Mapping[str, Tensor]:
-        """The live tensors, too."""
+        """Return the live tensors, like `slices`."""
         return {name: weight.detach() for name, weight in self.model.named_hf_parameters()}
 
     def slices(self) -> dict[str, Tensor]:
-        """All weights."""
+        """Return all weights as matrices."""
         self._views = dict(self.outlines())
         return {name: as_matrix(view) for name, view in self._views.items()}
 
     def spans(self) -> dict[str, list[WeightSpan]]:
-        """Whole ones; weights may be on the host, and parts of them have no memory then."""
-        trained = ((name, own.to("meta")) for name, own in self.model.trained_parameters())
-        shapes = {name: weight.shape for name, weight in split_experts(trained)}
+        """Return full spans. Weights may be on the host, and slices of them have no memory then."""
+        parameters = ((name, tensor.to("meta")) for name, tensor in self.model.trained_parameters())
+        shapes = {name: weight.shape for name, weight in split_experts(parameters)}
 
         def box(name: str) -> Box:
             return tuple((0, size) for size in shapes[name])
 
         return _spans(self.model, box)
 
-    def trained(self) -> Iterator[Trained]:
-        """Weights or adapters, whole."""
-        weights = self.outlines().items() if self.lora is None else self.whole_adapters()
-        for name, own in weights:
-            box = tuple(slice(0, size) for size in own.shape)
-            yield Trained("", name, own.detach(), _rectangle(own, box))
+    def trained_slices(self) -> Iterator[TrainedSlice]:
+        """Yield the full weights or adapters."""
+        weights = self.outlines().items() if self.lora is None else self.full_adapters()
+        for name, tensor in weights:
+            box = tuple(slice(0, size) for size in tensor.shape)
+            yield TrainedSlice("", name, tensor.detach(), _rectangle(tensor, box))
 
     def load(self, folder: Path) -> None:
-        """All of it."""
+        """Load all weights, or all adapters."""
         if self.lora is None:
             load_weights_into(self.model, folder)
             return
-        held = dict(self.whole_adapters())
-        stored = read_adapter(folder, {name: adapter.shape for name, adapter in held.items()})
+        adapters = dict(self.full_adapters())
+        stored = read_adapter(folder, {name: adapter.shape for name, adapter in adapters.items()})
         with torch.no_grad():
-            for name, adapter in held.items():
+            for name, adapter in adapters.items():
                 adapter.copy_(stored[name])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyPart:
-    """A `HeldPolicy` that the ranks of `groups` share."""
+class ShardedPolicy:
+    """A `LocalPolicy` that the ranks of `groups` share."""
 
     model: Decoder
     shape: Shape
@@ -183,64 +185,66 @@ class PolicyPart:
 
     @property
     def purposes(self) -> Mapping[str, Purpose]:
-        """As the model's layout has them."""
+        """The gradients' groups of the model's layout."""
         return purposes(self.model, self.shape, self.lora)
 
-    def whole_weights(self, at: ValuesAt = as_they_are) -> Iterator[tuple[str, Tensor]]:
-        """Each is put together, and belongs to the caller."""
-        return whole_weights(self.model, self.shape, self.groups, at=at)
+    def full_weights(self, at: ValuesAt = as_they_are) -> Iterator[tuple[str, Tensor]]:
+        """Yield gathered weights, which belong to the caller."""
+        return full_weights(self.model, self.shape, self.groups, at=at)
 
-    def whole_adapters(self) -> Iterator[tuple[str, Tensor]]:
-        """Put together, too."""
+    def full_adapters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield adapters gathered from the ranks."""
         if self.lora is not None:
-            yield from whole_adapters(self.model, self.shape, self.groups, self.lora)
+            yield from full_adapters(self.model, self.shape, self.groups, self.lora)
 
     def outlines(self) -> Mapping[str, Tensor]:
-        """Without memory."""
+        """Return tensors without memory."""
         dtype = next(self.model.parameters()).dtype
         decoder = dict(on_meta(self.model.architecture, dtype).named_hf_parameters())
-        return decoder | {name: own.to("meta") for name, own in tower_of(self.model).items()}
+        return decoder | {name: weight.to("meta") for name, weight in tower_of(self.model).items()}
 
     def slices(self) -> dict[str, Tensor]:
-        """This rank's."""
-        return {n: as_matrix(own) for n, own in slices_of(self.model, self._held).items()}
+        """Return this rank's slices."""
+        return {
+            n: as_matrix(weight) for n, weight in slices_of(self.model, self._local_slices).items()
+        }
 
     def spans(self) -> dict[str, list[WeightSpan]]:
-        """This rank's, with ZeRO 3 those that it has rows of."""
-        held, tower = self._held, tower_of(self.model)
+        """Return this rank's spans, with ZeRO 3 those that it has rows of."""
+        local, tower = self._local_slices, tower_of(self.model)
 
         def box(name: str) -> Box:
             if name in tower:
                 return tuple((0, size) for size in tower[name].shape)
-            return tuple((at.start, at.stop) for at in box_of(held[name]))
+            return tuple((index.start, index.stop) for index in box_of(local[name]))
 
         return _spans(self.model, box, first=self.model.first_expert)
 
-    def trained(self) -> Iterator[Trained]:
-        """This rank's slices, with ZeRO 3 rows of them."""
-        held = self._held
-        for name, (own, box) in rows_of(self.model, held, adapters=self.lora is not None):
-            kind = Purpose.TOWER_GRADIENTS  # every rank has the whole tower
-            if name in held:
-                kind = gradient_purpose(held[name].tensor, tied=self.shape.tied)
-            yield Trained(kind, name, own.detach(), _rectangle(own, box))
+    def trained_slices(self) -> Iterator[TrainedSlice]:
+        """Yield this rank's slices, with ZeRO 3 rows of them."""
+        local = self._local_slices
+        for name, (rows, box) in rows_of(self.model, local, adapters=self.lora is not None):
+            kind = Purpose.TOWER_GRADIENTS  # every rank has the full tower
+            if name in local:
+                kind = gradient_purpose(local[name].tensor, tied=self.shape.tied)
+            yield TrainedSlice(kind, name, rows.detach(), _rectangle(rows, box))
 
     def load(self, folder: Path) -> None:
-        """This rank's slices."""
+        """Load this rank's slices."""
         if self.lora is None:
-            load_slices(self.model, folder, self.shape, self._held)
+            load_slices(self.model, folder, self.shape, self._local_slices)
         else:
-            tensors = (piece.tensor for piece in self._held.values())
+            tensors = (local_slice.tensor for local_slice in self._local_slices.values())
             adapters = {t.name: t.shape for t in tensors if is_adapter(t.name)}
             stored = read_adapter(folder, adapters)
-            fill_adapters(self.model, self._held, lambda tensor: stored[tensor.name])
+            fill_adapters(self.model, self._local_slices, lambda tensor: stored[tensor.name])
 
     @property
-    def _held(self) -> dict[str, Slice]:
-        return held_slices(self.shape, self.groups.grid, self.groups.rank, self.lora)
+    def _local_slices(self) -> dict[str, Slice]:
+        return local_slices(self.shape, self.groups.grid, self.groups.rank, self.lora)
 
 
-def load_held(
+def load_local_policy(
     path: Path,
     ranks: UpdateRanks,
     *,
@@ -249,20 +253,20 @@ def load_held(
     lora: Lora | None = None,
     seed: int = 0,
     device: torch.device = HOST,
-) -> HeldPolicy:
-    """A directory's model as a rank of the update layout holds it. scores: as `loading.load_scorer` has it.
+) -> LocalPolicy:
+    """Load a directory's model as a rank of the update layout holds it. scores: as in `loading.load_scorer`.
     lora: with new adapters, drawn with this seed.
 
     Raises ConfigError for degrees that the model cannot have, and as `load_policy`.
     """
     if ranks.groups is None:
         load = load_scorer if scores else load_policy
-        whole = load(path, dtype=dtype)
+        full_model = load(path, dtype=dtype)
         if lora is not None:
-            _adapt(whole, lora, seed, path)
-        if isinstance(whole, nn.Module):
-            whole.to(device)
-        return WholePolicy(model=whole, lora=lora)
+            _adapt(full_model, lora, seed, path)
+        if isinstance(full_model, nn.Module):
+            full_model.to(device)
+        return FullPolicy(model=full_model, lora=lora)
     try:
         model = load_parallel(
             path,
@@ -281,29 +285,28 @@ def load_held(
     shape = shape_of(path)
     assert shape is not None, f"the contract lacks {model.architecture.name}"
     shape = shape.scorer() if scores else shape
-    return PolicyPart(model=model, shape=shape, groups=ranks.groups, lora=lora)
+    return ShardedPolicy(model=model, shape=shape, groups=ranks.groups, lora=lora)
 
 
 def _spans(
     model: PolicyModel, box: Callable[[str], Box], *, first: int = 0
 ) -> dict[str, list[WeightSpan]]:
-    """Of each trained parameter; a stack has those of its experts, which are numbered from `first`."""
-    found = {}
+    """Return the spans of each trained parameter; a stack has those of its experts, numbered from `first`."""
+    spans = {}
     for name, parameter in model.trained_parameters():
-        places = stack_indices(name, parameter.shape, first=first)
-        parts = [name] if places is None else [part for part, _ in places]
-        found[name] = [WeightSpan(part, box(part)) for part in parts]
-    return found
+        indices = stack_indices(name, parameter.shape, first=first)
+        weight_names = [name] if indices is None else [weight_name for weight_name, _ in indices]
+        spans[name] = [WeightSpan(weight_name, box(weight_name)) for weight_name in weight_names]
+    return spans
 
 
-def _rectangle(own: Tensor, box: tuple[slice, ...]) -> Rectangle:
-    """Of a tensor as a matrix. box: its place in the whole one."""
+def _rectangle(tensor: Tensor, box: tuple[slice, ...]) -> Rectangle:
+    """Return a tensor's box, as a matrix. box: its slices in the full tensor."""
     rows, *others = box
     if len(others) == 1:
         return Rectangle(rows.start, rows.stop, others[0].start, others[0].stop)
-    return Rectangle(
-        rows.start, rows.stop, 0, own[0].numel()
-    )  # a vector, or a convolution over patches
+    # a vector, or a convolution over patches
+    return Rectangle(rows.start, rows.stop, 0, tensor[0].numel())
 
 
 def _adapt(model: PolicyModel, lora: Lora, seed: int, path: Path) -> None:
@@ -317,5 +320,5 @@ def _adapt(model: PolicyModel, lora: Lora, seed: int, path: Path) -> None:
 
 
 def shape_of(path: Path) -> Shape | None:
-    """The contract's view of a directory's model; None for one that it does not know."""
+    """Return the API's shape of a directory's model; None for an unsupported one."""
     return read_shape(read_config(path), name=f"{path}/config.json")

@@ -1,7 +1,8 @@
-"""How new weights come to what a device generates with. Called by the device worker through its states.
+"""Deliver new weights to the engine that a device generates with. The device worker calls it through its
+states.
 
-Two kinds: `reshard_state` brings slices by a plan, between engines of rljob's own; `weight_sync` brings whole
-tensors, one at a time, to engines that can only be given those.
+There are two kinds. `reshard_state` moves slices by a plan, between engines of rljob. `weight_sync` sends
+full tensors, one at a time, to engines that accept nothing else.
 """
 
 from typing import Protocol
@@ -13,39 +14,41 @@ from rljob_runtime.record.reports import SyncReport
 
 
 class Port(Protocol):
-    """One device's end. All devices call `run` together, those that train `send`."""
+    """One device's end of the transfer. All devices call `run` together; those that train call `send`."""
 
     @property
     def planned(self) -> bool:
-        """Whether all devices that train exchange weights with separated ones; otherwise the first alone."""
+        """Whether all devices that train exchange weights with separated ones; otherwise only the first
+        does."""
         ...
 
     def join(self, group: SyncGroup) -> None:
-        """Exchange weights from now on with separated devices, which all join. Raises WorkerError when one
-        does not come."""
+        """Exchange weights with separated devices, which all join, from now on. Raises WorkerError when one
+        does not join."""
         ...
 
     def leave(self) -> None:
-        """With nobody any more."""
+        """Stop exchanging weights with separated devices."""
         ...
 
     def run(self, version: int) -> SyncReport:
-        """Bring version `version` into the rollout engines, checked. Raises WeightsError where it is not what
-        was trained, WorkerError when another device is gone."""
+        """Load version `version` into the rollout engines and verify it. Raises WeightsError where it differs
+        from the trained weights, WorkerError when another device is lost."""
         ...
 
     def send(self, version: int) -> SyncReport:
-        """As `run`, on devices that train, to others that go on generating and take it by `in_flight`."""
+        """Act as `run` on devices that train, while the receivers continue to generate and receive it by
+        `in_flight`."""
         ...
 
     def end_generation(self) -> None:
-        """Make room for what follows, where there is any to make."""
+        """Free memory for the following work, where there is any to free."""
         ...
 
     def ready_to_train(self) -> None:
-        """The update's weights are on the device for all that is computed from here on."""
+        """Put the update's weights on the device before the following computations."""
         ...
 
     def values(self, tensor: Tensor) -> Tensor:
-        """Of a live tensor of the policy, wherever they are."""
+        """Return the current values of a live tensor of the policy, on the device or on the host."""
         ...

@@ -1,9 +1,10 @@
-"""Weights from the update to the rollout layout by the plan, and back from the host. Made by `resharding`.
+"""Move weights from the update to the rollout layout by the plan, and back from the host. Created by
+`resharding`.
 
-Called by the device worker, on all devices together, of which each trains, generates or does both.
-`allgather-swap`: a device that does both holds one layout at a time; the update's weights lie on the host
-while it generates, and come back when it has. `allgather`: what it holds stays. Engines whose weights are not
-tensors of this process have `weight_sync` instead.
+Called by the device worker, on all devices together, each of which trains, generates or does both.
+`allgather-swap`: a device that does both holds one layout at a time; the update's weights are on the host
+while it generates, and return afterwards. `allgather`: both layouts stay on the device. Engines whose weights
+are not tensors of this process use `weight_sync` instead.
 """
 
 import itertools
@@ -26,24 +27,24 @@ from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.devices.wire import start_broadcast
 from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.policy_model import PolicyModel
-from rljob_runtime.parallel.fully_sharded import held_rows
+from rljob_runtime.parallel.fully_sharded import local_rows
 from rljob_runtime.record.reports import ReshardFigures, SyncReport
 from rljob_runtime.record.spans import StageSpan
 from rljob_runtime.rollout.rollout_engine import SleepingEngine, SlicedEngine, TakingEngine
 from rljob_runtime.rollout.sync_probe import gap_of, policy_logprobs, probe_sequences
-from rljob_runtime.weights.reshard.executor import New, Resharder
+from rljob_runtime.weights.reshard.executor import NewTensor, Resharder
 from rljob_runtime.weights.reshard.merging import AdapterMerge
 from rljob_runtime.weights.reshard.strategies import Strategy
-from rljob_runtime.weights.reshard_checks import REMEDY, ReshardChecks, Taken
-from rljob_runtime.weights.rollout_weights import RolloutRoom
+from rljob_runtime.weights.reshard_checks import REMEDY, ReceivedSlices, ReshardChecks
+from rljob_runtime.weights.rollout_weights import RolloutBuffers
 
 MOMENTS = 64
-"""Of a device's memory that a reshard tells."""
+"""The number of moments of a device's memory that a reshard reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """A plan among its members, and this device's part of it. merge: of adapters, where those are trained;
+class ReshardSetup:
+    """A plan among its members, and this device's end of it. merge: of adapters, where those are trained;
     they stay on the device."""
 
     plan: ReshardPlan
@@ -55,18 +56,18 @@ class Planned:
 
     @property
     def apart(self) -> bool:
-        """Whether some of them hold no policy."""
+        """Whether some of the members hold no policy."""
         return self.plan.update.devices != self.plan.rollout.devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moved:
-    """What a reshard brought. expected_T: log-probs under the policy. given: sums of what this device gave;
-    found: its slices, None where an engine took them. seconds: of the moves, without checks."""
+    """The result of a reshard. expected_T: log-probs under the policy. sent_sums: sums of the boxes that this
+    device sent; slices: its slices, None where an engine took them. seconds: of the moves, without checks."""
 
     expected_T: Tensor
-    given: list[Tensor]
-    found: Mapping[str, Tensor] | None
+    sent_sums: list[Tensor]
+    slices: Mapping[str, Tensor] | None
     peak_bytes: int
     seconds: float
     check_seconds: float
@@ -74,172 +75,181 @@ class _Moved:
 
 @dataclass(slots=True, kw_only=True)
 class Reshard:
-    """One device's part: a `Port`.
+    """One device's end of a reshard: a `Port`.
 
-    make: a plan among members, which all call it together. update: the live tensors that are trained, by
-    name, and policy: what the update engine trains, for the probe; rollout, engine: what generates; none
-    where the device does not. generating: whether the device holds the rollout's weights and not the
-    update's.
+    make: creates a plan among members, which all call it together. update: the live tensors that are trained,
+    by name; policy: the model that the update engine trains, for the probe. rollout, engine: the weights and
+    the engine that generate; None where the device does not generate. generating: whether the device holds
+    the rollout's weights and not the update's.
     """
 
-    make: Callable[[Members], Planned]
+    make: Callable[[Members], ReshardSetup]
     update: Mapping[str, Tensor]
     policy: PolicyModel | None
-    rollout: RolloutRoom | None
+    rollout: RolloutBuffers | None
     engine: SlicedEngine | TakingEngine | None
     ledger: MemoryLedger
     vocab_size: int
     max_length: int
     generating: bool = False
     group: SyncGroup | None = None
-    _joined: Planned | None = field(default=None, init=False)
+    _joined: ReshardSetup | None = field(default=None, init=False)
 
     @property
     def planned(self) -> bool:
-        """Each gives its slices."""
+        """True: each device sends its slices."""
         return True
 
     @property
-    def on(self) -> Planned:
-        """The plan of now."""
+    def setup(self) -> ReshardSetup:
+        """The current plan, which exists once this device has joined the others."""
         assert self._joined is not None, "a device joins the others before weights move"
         return self._joined
 
-    def meet(self, members: Members) -> None:
-        """Make the plan among these, who all call it together, after all other groups were made. Raises
-        WeightsError where the engines hold other slices than the plan has."""
+    def plan_among(self, members: Members) -> None:
+        """Create the plan among these members, who all call it together, after all other groups were created.
+        Raises WeightsError where the engines hold other slices than the plan has."""
         self._joined = self.make(members)
 
     def join(self, group: SyncGroup) -> None:
-        """Of all devices that train and all that generate; the plan is another one for each number of
-        them."""
+        """Join the group of all devices that train and all that generate; each number of them has another
+        plan."""
         self.group = group
         with group.reporting_errors("the plan of a reshard"):
-            self.meet(group)
+            self.plan_among(group)
 
     def leave(self) -> None:
-        """Who still waits for this device hears it. Weights are held here no more."""
-        last: list[object] = [self.group]
+        """Leave the group; devices that still wait for this one are notified. Release the weights that the
+        plan refers to."""
+        references: list[object] = [self.group]
         if self._joined is not None:
             self._joined.resharder.close()
-            last += [self._joined.resharder, self._joined.members]
+            references += [self._joined.resharder, self._joined.members]
         if self.group is not None:
             self.group.close()
         self._joined = self.group = None
-        # groups end with what is on its way in them, which others may never take: in minutes
-        threading.Thread(target=last.clear, name="leaves a plan", daemon=True).start()
+        # A group's destructor waits for pending sends, which others may never receive: it takes minutes.
+        threading.Thread(target=references.clear, name="leaves a plan", daemon=True).start()
 
     def run(self, version: int) -> SyncReport:
-        """Bring version `version` into the rollout engine, checked. Raises WeightsError where it is not
-        what was trained, WorkerError when another device is gone."""
+        """Load version `version` into the rollout engine and verify it. Raises WeightsError where it differs
+        from the trained weights, WorkerError when another device is lost."""
         started = time.time()
-        with self._telling(version):
+        with self._reporting_errors(version):
             self.ready_to_train()
             figures = self._reshard(version)
         span = StageSpan.since(started)
         return SyncReport(checksum="", span=span, reshard=figures, rests=self.rests)
 
     def send(self, version: int) -> SyncReport:
-        """As `run`, on devices that train; the others call `take`."""
+        """Act as `run` on devices that train; the others call `take`."""
         started = time.time()
-        with self._telling(version):
+        with self._reporting_errors(version):
             if self.group is not None and self.group.is_source:
                 self.group.announce(version)
-            self._exchange(version, self._made)
+            self._exchange(version, self._allocate)
         return SyncReport(checksum="", span=StageSpan.since(started))
 
-    def take(self, version: int, new: New) -> Tensor:
-        """What was sent, into other memory than the engine's; log-probs of the probe's tokens [T]. Raises as
-        `run`."""
-        with self._telling(version):
+    def take(self, version: int, new: NewTensor) -> Tensor:
+        """Receive the weights into other memory than the engine's; return the log-probs of the probe's tokens
+        [T]. Raises as `run`."""
+        with self._reporting_errors(version):
             return self._exchange(version, new).expected_T
 
     @contextmanager
-    def _telling(self, version: int) -> Iterator[None]:
-        """What fails here alone, all others hear."""
+    def _reporting_errors(self, version: int) -> Iterator[None]:
+        """Notify all other devices of an error that occurs on this device alone."""
         try:
             yield
         except WorkerError as error:
-            raise WorkerError(self._where(version, self.on.resharder.give_up(error))) from error
+            raise WorkerError(
+                self._error_text(version, self.setup.resharder.give_up(error))
+            ) from error
         except RuntimeError as error:
-            text = self.on.resharder.give_up(error)
-            if text == str(error):  # nobody is gone
+            text = self.setup.resharder.give_up(error)
+            if text == str(error):  # no device is lost
                 raise
-            raise WorkerError(self._where(version, text)) from error
-        except WeightsError:  # all devices see the same sums and distances, and stop
+            raise WorkerError(self._error_text(version, text)) from error
+        except WeightsError:  # all devices compare the same sums and distances, and stop
             raise
-        except (
-            Exception
-        ) as error:  # of this device alone, such as memory for what the probe computes
-            self.on.resharder.give_up(error)
+        except Exception as error:  # on this device alone, such as a lack of memory for the probe
+            self.setup.resharder.give_up(error)
             raise
 
     def end_generation(self) -> None:
-        """The rollout's weights and its cache go, the update's begin to come back."""
+        """Free the rollout's weights and cache, and start to copy the update's weights back."""
         if self.rests:
             assert self.engine is not None and self.rollout is not None, "who rests generates, too"
             self.generating = False
             self.engine.sleep()
             self.rollout.free()
-            self.on.strategy.prefetch()
+            self.setup.strategy.prefetch()
 
     def ready_to_train(self) -> None:
-        """The update's weights are on the device for all that is computed from here on."""
+        """Put the update's weights on the device before the following computations."""
         if self.swaps:
             self.end_generation()
-            self.on.strategy.to_update()
+            self.setup.strategy.to_update()
 
     def _reshard(self, version: int) -> ReshardFigures:
-        others = self._others()
-        with self.ledger.watch() as whole:
-            moved, began, gap = self._exchange(version, self._made), time.perf_counter(), 0.0
+        other_bytes = self._other_bytes()
+        with self.ledger.watch() as watch:
+            moved, checks_began, gap = (
+                self._exchange(version, self._allocate),
+                time.perf_counter(),
+                0.0,
+            )
             if isinstance(self.engine, SlicedEngine):
                 self.engine.filled(version)
             elif self.engine is not None and self.rests:
                 self.engine.wake()  # its log-probs, too, need its cache
             if self.engine is not None:
                 gap = gap_of(self.engine.token_logprobs(self.sequences), moved.expected_T)
-            self.on.checks.logprobs(gap, moved.given, moved.found, version=version)
-            compared = time.perf_counter() - began
+            self.setup.checks.logprobs(gap, moved.sent_sums, moved.slices, version=version)
+            compared = time.perf_counter() - checks_began
             if isinstance(self.engine, SlicedEngine) and self.rests:
                 self.engine.wake()
         self.generating = self.swaps
         return self._figures(
             seconds=moved.seconds,
-            peak_bytes=moved.peak_bytes - others,
+            peak_bytes=moved.peak_bytes - other_bytes,
             probe_gap=gap,
             check_seconds=moved.check_seconds + compared,
-            checks=self.on.checks.count + len(self.sequences),
-            course=told(thinned(whole.timeline)),
+            checks=self.setup.checks.count + len(self.sequences),
+            course=memory_timeline(thinned(watch.timeline)),
         )
 
-    def _exchange(self, version: int, new: New) -> "_Moved":
-        """Slices into `new` tensors, or through those into the engine; all devices compare their sums."""
-        on, clock = self.on, [time.perf_counter()]
-        if on.merge is not None:
-            on.merge.refresh()
+    def _exchange(self, version: int, new: NewTensor) -> "_Moved":
+        """Receive slices into `new` tensors, or through those into the engine; all devices compare their
+        sums."""
+        setup, clock = self.setup, [time.perf_counter()]
+        if setup.merge is not None:
+            setup.merge.refresh()
         expected_T = self._expected()
-        given = on.checks.given(self.update)
+        sent_sums = setup.checks.sent_sums(self.update)
         clock.append(time.perf_counter())
         with self.ledger.watch() as watch:
-            arriving = on.strategy.to_rollout(new)
-            found, taken = None, Taken()
+            incoming = setup.strategy.to_rollout(new)
+            slices, received = None, ReceivedSlices()
             if isinstance(self.engine, TakingEngine):
-                wanted, noted = on.resharder.wanted, on.checks.noted(arriving, taken)
-                pieces = ((wanted[name], own) for name, own in noted)
+                local_pieces, recorded = (
+                    setup.resharder.rollout_pieces,
+                    setup.checks.recording(incoming, received),
+                )
+                pieces = ((local_pieces[name], tensor) for name, tensor in recorded)
                 self.engine.take_slices(pieces, version=version)
             else:
-                found = dict(arriving)
+                slices = dict(incoming)
         clock.append(time.perf_counter())
-        if found is not None:
-            taken = on.checks.taken(found)
-        on.checks.compare(given, taken, version=version)
+        if slices is not None:
+            received = setup.checks.received_slices(slices)
+        setup.checks.compare(sent_sums, received, version=version)
         clock.append(time.perf_counter())
         before, seconds, after = (end - start for start, end in itertools.pairwise(clock))
         return _Moved(
             expected_T=expected_T,
-            given=given,
-            found=found,
+            sent_sums=sent_sums,
+            slices=slices,
             peak_bytes=watch.total_bytes,
             seconds=seconds,
             check_seconds=before + after,
@@ -247,103 +257,110 @@ class Reshard:
 
     @property
     def sequences(self) -> list[list[int]]:
-        """Token ids of the probe."""
+        """The token ids of the probe."""
         return probe_sequences(self.vocab_size, self.max_length)
 
     def _expected(self) -> Tensor:
-        """Log-probs of all tokens from each sequence's second on [T]; of the first device where some have no
-        policy."""
+        """Return the log-probs of all tokens from each sequence's second on [T]; those of the first device
+        where some devices have no policy."""
         sequences = self.sequences
         if self.policy is not None:
             expected_T = policy_logprobs(self.policy, sequences)
         else:
             expected_T = torch.empty(sum(len(ids) - 1 for ids in sequences))
-        if self.on.apart:
-            self.on.resharder.wait(start_broadcast(expected_T, 0, self.on.members.full_group))
+        if self.setup.apart:
+            self.setup.resharder.wait(start_broadcast(expected_T, 0, self.setup.members.full_group))
         return expected_T
 
-    def _made(self, piece: TensorBox) -> Tensor:
+    def _allocate(self, local_piece: TensorBox) -> Tensor:
         assert self.rollout is not None, "only who generates wants slices"
-        return self.rollout.make(piece)
+        return self.rollout.allocate(local_piece)
 
-    def _where(self, version: int, error: object) -> str:
-        return f"reshard of weights version {version} on rank {self.on.members.rank}: {error}; {REMEDY}"
+    def _error_text(self, version: int, error: object) -> str:
+        return f"reshard of weights version {version} on rank {self.setup.members.rank}: {error}; {REMEDY}"
 
     def _figures(self, **measured: Any) -> ReshardFigures:
-        resharder = self.on.resharder
+        resharder = self.setup.resharder
         on_device = self.ledger.kind_bytes(MemoryKind.UPDATE_WEIGHTS)
-        resting = self.on.strategy.resting
+        swapped = self.setup.strategy.swapped
         return ReshardFigures(
             **measured,
             received_bytes=self.received_bytes,
             delta_bytes=resharder.delta_bytes,
-            released_bytes=resting.num_bytes if resting else 0,
-            host_bytes=resting.num_bytes if resting else 0,
+            released_bytes=swapped.num_bytes if swapped else 0,
+            host_bytes=swapped.num_bytes if swapped else 0,
             kept_bytes=on_device,
             bound_bytes=self.bound_bytes,
-            back_seconds=resting.back_seconds if resting else 0.0,
-            waited_seconds=resting.waited_seconds if resting else 0.0,
+            back_seconds=swapped.back_seconds if swapped else 0.0,
+            waited_seconds=swapped.waited_seconds if swapped else 0.0,
             gather_seconds=resharder.gather_seconds,
             select_seconds=resharder.select_seconds,
-            swap_seconds=resting.leave_seconds if resting else 0.0,
-            swap_waited_seconds=resting.leave_waited_seconds if resting else 0.0,
+            swap_seconds=swapped.leave_seconds if swapped else 0.0,
+            swap_waited_seconds=swapped.leave_waited_seconds if swapped else 0.0,
         )
 
     @property
     def received_bytes(self) -> int:
-        """From other devices, in a reshard."""
-        plan = self.on.plan
+        """Bytes received from other devices in a reshard."""
+        plan = self.setup.plan
         loads, times = plan.loads, [(n, s.members) for n, s in enumerate(plan.stacks)]
-        rank = self.on.members.rank
+        rank = self.setup.members.rank
         kind = next(n for n, devices in enumerate(loads.kinds) if rank in devices)
         return loads.total(loads.received, times)[kind]
 
     @property
     def bound_bytes(self) -> int:
-        """The larger layout's weights and two buckets, with `allgather` the weights of both layouts; and
-        twice what tensors that share a storage hold together, since it comes and goes as one. Adapters
-        stay."""
-        buckets, resting = 2 * largest_bucket(self.on.plan), self.on.strategy.resting
-        if resting is None or self.rollout is None:
+        """The upper bound of a device's memory in a reshard.
+
+        It is the larger layout's weights and two buckets; with `allgather`, the weights of both layouts.
+        Tensors that share a storage count twice, since they are allocated and freed together. Adapters stay.
+        """
+        buckets, swapped = 2 * largest_bucket(self.setup.plan), self.setup.strategy.swapped
+        if swapped is None or self.rollout is None:
             update = self.ledger.kind_bytes(MemoryKind.UPDATE_WEIGHTS)
-            both = update + (self.rollout.num_bytes if self.rollout else 0)
-            return both + buckets + self.on.resharder.kept_bytes
-        shared = resting.largest_shared + self.rollout.largest_shared
-        return max(resting.num_bytes, self.rollout.num_bytes) + buckets + 2 * shared + self._staying
+            both_layouts = update + (self.rollout.num_bytes if self.rollout else 0)
+            return both_layouts + buckets + self.setup.resharder.kept_bytes
+        shared = swapped.largest_shared + self.rollout.largest_shared
+        return (
+            max(swapped.num_bytes, self.rollout.num_bytes)
+            + buckets
+            + 2 * shared
+            + self._adapter_bytes
+        )
 
     @property
-    def _staying(self) -> int:
-        """Bytes of adapters."""
-        if self.policy is None or self.on.merge is None:
+    def _adapter_bytes(self) -> int:
+        """Bytes of adapters, which stay on the device."""
+        if self.policy is None or self.setup.merge is None:
             return 0
-        return sum(held_rows(adapter).nbytes for _, adapter in self.policy.trained_parameters())
+        return sum(local_rows(adapter).nbytes for _, adapter in self.policy.trained_parameters())
 
     @property
     def swaps(self) -> bool:
         """Whether the device holds one layout at a time."""
-        return self._joined is not None and self._joined.strategy.resting is not None
+        return self._joined is not None and self._joined.strategy.swapped is not None
 
     @property
     def rests(self) -> bool:
-        """Whether the rollout's weights and cache are off the device from the end of a generation to the next
+        """Whether the rollout's weights and cache leave the device from the end of a generation to the next
         `run`."""
         sleeps = isinstance(self.engine, SleepingEngine) and self.engine.sleeps
         return self.swaps or (sleeps and self.policy is not None)
 
     def values(self, tensor: Tensor) -> Tensor:
-        """Of a live tensor of the policy, wherever they are."""
-        resting = self._joined.strategy.resting if self._joined is not None else None
-        return tensor if resting is None else resting.values(tensor)
+        """Return the current values of a live tensor of the policy, on the device or on the host."""
+        swapped = self._joined.strategy.swapped if self._joined is not None else None
+        return tensor if swapped is None else swapped.values(tensor)
 
-    def _others(self) -> int:
-        """Bytes on the device that are of neither layout."""
+    def _other_bytes(self) -> int:
+        """Return the bytes on the device that belong to neither layout."""
         layouts = (MemoryKind.UPDATE_WEIGHTS, MemoryKind.ROLLOUT_WEIGHTS)
-        own = sum(self.ledger.kind_bytes(kind) for kind in layouts)
-        return self.ledger.total_bytes() - own
+        layout_bytes = sum(self.ledger.kind_bytes(kind) for kind in layouts)
+        return self.ledger.total_bytes() - layout_bytes
 
 
 def thinned(course: list[Moment], most: int = MOMENTS) -> list[Moment]:
-    """At most so many moments: of each stretch the fullest, and the first and the last."""
+    """Return at most this many moments: the fullest of each interval, and the first and the last."""
     inner = course[1:-1]
     stride = max(1, -(-len(inner) // (most - 2)))
     fullest = [
@@ -361,11 +378,19 @@ KINDS = {
 }
 
 
-def told(moments: list[Moment]) -> dict[str, list[float]]:
-    """A device's memory by what the report tells apart, a list for each."""
-    named = {
-        name: [float(held.get(kind, 0)) for _, held in moments] for name, kind in KINDS.items()
+def memory_timeline(moments: list[Moment]) -> dict[str, list[float]]:
+    """Return a device's memory over time by the kinds of the report, a list for each kind."""
+    by_name = {
+        name: [float(bytes_by_kind.get(kind, 0)) for _, bytes_by_kind in moments]
+        for name, kind in KINDS.items()
     }
-    known = [sum(sizes) for sizes in zip(*named.values(), strict=True)]
-    others = [sum(held.values()) - of for (_, held), of in zip(moments, known, strict=True)]
-    return {"seconds": [round(when, 6) for when, _ in moments], **named, "other_bytes": others}
+    named_bytes = [sum(sizes) for sizes in zip(*by_name.values(), strict=True)]
+    others = [
+        sum(bytes_by_kind.values()) - named
+        for (_, bytes_by_kind), named in zip(moments, named_bytes, strict=True)
+    ]
+    return {
+        "seconds": [round(seconds, 6) for seconds, _ in moments],
+        **by_name,
+        "other_bytes": others,
+    }

@@ -1,4 +1,4 @@
-"""Makes a device's part of the reshard, where a plan can move weights from engine to engine.
+"""Create a device's end of the reshard, where a plan can move weights from engine to engine.
 
 Called by `build`. All devices decide alike, from the job and the model's config alone.
 """
@@ -23,23 +23,23 @@ from rljob_runtime.models.lora import adapted_matrices
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.rollout.rollout_engine import RolloutEngine, SlicedEngine, TakingEngine
 from rljob_runtime.rollout.rollout_table import DTYPES
-from rljob_runtime.weights.held_policy import HeldPolicy, shape_of
+from rljob_runtime.weights.held_policy import LocalPolicy, shape_of
 from rljob_runtime.weights.reshard.executor import Resharder
 from rljob_runtime.weights.reshard.merging import AdapterMerge, as_trained
 from rljob_runtime.weights.reshard.strategies import STRATEGIES
 from rljob_runtime.weights.reshard_checks import ReshardChecks
-from rljob_runtime.weights.reshard_state import Planned, Reshard
-from rljob_runtime.weights.rollout_weights import PassingWeights, RolloutRoom, RolloutWeights
+from rljob_runtime.weights.reshard_state import Reshard, ReshardSetup
+from rljob_runtime.weights.rollout_weights import RolloutBuffers, RolloutWeights, TransientWeights
 
 
 def swaps(spec: ResolvedSpec, model: Path) -> bool:
-    """Whether a device holds one layout at a time."""
+    """Return whether a device holds one layout at a time."""
     return spec.resharding.strategy == "allgather-swap" and is_planned(spec, model)
 
 
 def is_planned(spec: ResolvedSpec, model: Path) -> bool:
-    """Whether weights go between the layouts by a plan. Otherwise they go as a stream of whole tensors, as do
-    those of models that transformers computes."""
+    """Return whether weights move between the layouts by a plan. Otherwise they are streamed as full tensors,
+    as are those of models that transformers computes."""
     if spec.resharding.strategy not in STRATEGIES or not can_reshard(spec):
         return False
     try:
@@ -51,17 +51,17 @@ def is_planned(spec: ResolvedSpec, model: Path) -> bool:
 
 def rollout_weights(
     engine: RolloutEngine | None, spec: ResolvedSpec, *, model: Path, backend: Backend
-) -> RolloutRoom | None:
-    """Of a new engine; None without a plan. A swap frees them, as nobody generates before the first
-    reshard."""
-    weights: RolloutRoom
+) -> RolloutBuffers | None:
+    """Return the memory of a new engine's weights; None without a plan. A swap frees it, as no device
+    generates before the first reshard."""
+    weights: RolloutBuffers
     if not is_planned(spec, model):
         return None
     if isinstance(engine, SlicedEngine):
         weights = RolloutWeights(engine.slices(), backend.ledger)
     elif isinstance(engine, TakingEngine):
         dtype = DTYPES[spec.rollout.dtype]
-        weights = PassingWeights(dtype=dtype, device=backend.device, ledger=backend.ledger)
+        weights = TransientWeights(dtype=dtype, device=backend.device, ledger=backend.ledger)
     else:
         return None
     if swaps(spec, model):
@@ -73,25 +73,26 @@ def rollout_weights(
 def make_reshard(
     spec: ResolvedSpec,
     model: Path,
-    policy: HeldPolicy | None,
+    policy: LocalPolicy | None,
     engine: SlicedEngine | TakingEngine | None,
-    rollout: RolloutRoom | None,
+    rollout: RolloutBuffers | None,
     *,
     backend: Backend,
     text_ids: int,
 ) -> Reshard:
-    """policy: of a device that trains. engine, rollout: of one that generates, with room for its weights.
-    text_ids: those that may be drawn. It meets the others afterwards."""
-    known = shape_of(model)
-    assert known is not None, "plans are made of known shapes"
-    shape = known.shown(spec.model)
+    """Return a device's end of the reshard, which joins the other devices later. policy: of a device that
+    trains. engine, rollout: of a device that generates, with the memory of its weights. text_ids: number of
+    ids that may be sampled."""
+    model_shape = shape_of(model)
+    assert model_shape is not None, "plans are made of known shapes"
+    shape = model_shape.shown(spec.model)
     update = policy.slices() if policy is not None else {}
 
-    def make(members: Members) -> Planned:
+    def make_setup(members: Members) -> ReshardSetup:
         return _plan(spec, shape, members, policy, update, rollout, backend)
 
     return Reshard(
-        make=make,
+        make=make_setup,
         update=update,
         policy=policy.model if policy is not None else None,
         rollout=rollout,
@@ -106,13 +107,14 @@ def _plan(
     spec: ResolvedSpec,
     shape: Shape,
     members: Members,
-    policy: HeldPolicy | None,
+    policy: LocalPolicy | None,
     update: Mapping[str, Tensor],
-    rollout: RolloutRoom | None,
+    rollout: RolloutBuffers | None,
     backend: Backend,
-) -> Planned:
-    """Raises WeightsError where the engines hold other slices than the plan has."""
-    plan = plan_of_job(_of_now(spec, members, trains=policy is not None), shape)
+) -> ReshardSetup:
+    """Plan a reshard among members. Raises WeightsError where the engines hold other slices than the plan
+    has."""
+    plan = plan_of_job(_with_current_devices(spec, members, trains=policy is not None), shape)
     trained, generated = DTYPES[spec.update.dtype], DTYPES[spec.rollout.dtype]
     sent = min(trained, generated, key=lambda dtype: dtype.itemsize)
     adapters = _merge(policy.model, plan, members.rank) if policy is not None else None
@@ -141,7 +143,7 @@ def _plan(
     if isinstance(rollout, RolloutWeights):
         checks.complete(_elements(rollout.slices), trains=False)
     strategy = STRATEGIES[spec.resharding.strategy](resharder, update, backend)
-    return Planned(
+    return ReshardSetup(
         plan=plan,
         members=members,
         resharder=resharder,
@@ -151,27 +153,33 @@ def _plan(
     )
 
 
-def _elements(held: Mapping[str, Tensor]) -> dict[str, int]:
-    return {name: own.numel() for name, own in held.items()}
+def _elements(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    return {name: tensor.numel() for name, tensor in tensors.items()}
 
 
-def _of_now(spec: ResolvedSpec, members: Members, *, trains: bool) -> ResolvedSpec:
-    """With as many devices that train, and as many that generate, as there are. trains: whether this one
-    does."""
+def _with_current_devices(spec: ResolvedSpec, members: Members, *, trains: bool) -> ResolvedSpec:
+    """Return the spec with the current number of devices that train and of devices that generate. trains:
+    whether this one does."""
     if spec.placement.mode == "colocated":
         return spec
     training = members.share(f"{trains}").count(f"{True}")
     update, rollout = spec.update.parallelism, spec.rollout.parallelism
     replica = update_mesh(update).size // update.data
-    now = rollout.model_copy(update={"data": (members.size - training) // rollout.replica_devices})
-    changed = {"rollout": spec.rollout.model_copy(update={"parallelism": now})}
-    return with_replicas(spec.model_copy(update=changed), training // replica)
+    parallelism = rollout.model_copy(
+        update={"data": (members.size - training) // rollout.replica_devices}
+    )
+    changes = {"rollout": spec.rollout.model_copy(update={"parallelism": parallelism})}
+    return with_replicas(spec.model_copy(update=changes), training // replica)
 
 
 def _merge(model: PolicyModel, plan: ReshardPlan, device: int) -> AdapterMerge | None:
-    """Of a model with adapters."""
+    """Return the merge of a model with adapters, else None."""
     if not isinstance(model, Decoder) or not adapted_matrices(model):
         return None
     return AdapterMerge(
-        model, {piece.tensor.name: piece.box for piece in plan.update.local_boxes(device)}
+        model,
+        {
+            local_slice.tensor.name: local_slice.box
+            for local_slice in plan.update.local_boxes(device)
+        },
     )

@@ -1,8 +1,8 @@
-"""Memory of the weights that a device generates with, which comes and goes.
+"""Allocate and free the memory of the weights that a device generates with.
 
 Called by the reshard state. An engine whose weights are tensors of this process has them in storages that
-names share (queries, keys and values; gate and up; a stack of experts): a storage comes with the first of its
-names. One that keeps them in a form of its own takes each as it comes.
+names share (queries, keys and values; gate and up; a stack of experts). Such a storage is allocated with the
+first of its names. An engine with another format takes each slice as it is received.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from rljob_runtime.models.expert_names import weight_dtype
 
 
 class RolloutWeights:
-    """Weights to generate with: made again for each version, and freed. slices: as the engine has them."""
+    """Weights to generate with, allocated for each version and then freed. slices: the engine's tensors."""
 
     def __init__(self, slices: Mapping[str, Tensor], ledger: MemoryLedger) -> None:
         self.slices, self._ledger = dict(slices), ledger
@@ -27,7 +27,7 @@ class RolloutWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Of all of them."""
+        """Bytes of all storages."""
         return sum(size for _, size in self._bytes.values())
 
     @property
@@ -36,9 +36,9 @@ class RolloutWeights:
         names = Counter(id(tensor.untyped_storage()) for tensor in self.slices.values())
         return max((self._bytes[key][1] for key, number in names.items() if number > 1), default=0)
 
-    def make(self, piece: TensorBox) -> Tensor:
-        """The live one."""
-        tensor = self.slices[piece.tensor.name]
+    def allocate(self, rollout_slice: TensorBox) -> Tensor:
+        """Return the live tensor of a slice, with memory."""
+        tensor = self.slices[rollout_slice.tensor.name]
         storage, size = self._bytes[id(tensor.untyped_storage())]
         if storage.nbytes() == 0:
             self._ledger.require(MemoryKind.ROLLOUT_WEIGHTS, size)
@@ -47,15 +47,15 @@ class RolloutWeights:
         return tensor
 
     def free(self) -> None:
-        """All of them."""
+        """Free the memory of all slices."""
         for storage, _ in self._bytes.values():
             storage.resize_(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassingWeights:
-    """On the way into an engine that keeps weights in a form of its own: a slice is there until the engine
-    has taken it, and nothing lasts. dtype: of the engine's weights; device: of torch."""
+class TransientWeights:
+    """Slices for an engine that stores weights in another format. A slice exists until the engine has taken
+    it; nothing is retained. dtype: of the engine's weights; device: of torch."""
 
     dtype: torch.dtype
     device: torch.device
@@ -63,18 +63,18 @@ class PassingWeights:
     num_bytes: int = field(default=0, init=False)
     largest_shared: int = field(default=0, init=False)
 
-    def make(self, piece: TensorBox) -> Tensor:
-        """A new one."""
-        dtype = weight_dtype(piece.tensor.name, self.dtype)
-        self.ledger.require(MemoryKind.ROLLOUT_WEIGHTS, piece.box.items * dtype.itemsize)
-        size = piece.box.size[: len(piece.tensor.shape)]
+    def allocate(self, rollout_slice: TensorBox) -> Tensor:
+        """Return a new tensor for a slice."""
+        dtype = weight_dtype(rollout_slice.tensor.name, self.dtype)
+        self.ledger.require(MemoryKind.ROLLOUT_WEIGHTS, rollout_slice.box.items * dtype.itemsize)
+        size = rollout_slice.box.size[: len(rollout_slice.tensor.shape)]
         tensor = torch.empty(size, dtype=dtype, device=self.device)
         self.ledger.track(MemoryKind.ROLLOUT_WEIGHTS, [tensor])
         return tensor
 
     def free(self) -> None:
-        """Nothing is left."""
+        """Free nothing, since nothing is retained."""
 
 
-RolloutRoom = RolloutWeights | PassingWeights
-"""Where the slices come to that a device generates with."""
+RolloutBuffers = RolloutWeights | TransientWeights
+"""The memory that receives the slices a device generates with."""

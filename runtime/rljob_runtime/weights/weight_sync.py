@@ -1,9 +1,9 @@
-"""Weights from the update engine to the rollout engine, and the check that they arrived.
+"""Send full weights from the update engine to the rollout engine, and check that they arrived.
 
-Ranks that share a model put each tensor together first. Colocated, every device then gives it to its own
-rollout engine. Separated, update rank 0 broadcasts it to every rollout device; the group of these may be
-another one in every step. A device that generates with others keeps its part of each tensor, and all of
-them check what they hold together. `in_flight` takes what `send` gives while it generates.
+Ranks that share a model gather each tensor first. Colocated, every device then loads it into its local
+rollout engine. Separated, update rank 0 broadcasts it to every rollout device; their group may change in
+every step. A device that generates with others keeps its slice of each tensor, and all of them verify their
+slices together. `in_flight` receives what `send` sends while it generates.
 """
 
 import collections
@@ -33,23 +33,23 @@ from rljob_runtime.rollout.sync_probe import (
     probe_gap,
     probe_sequences,
 )
-from rljob_runtime.weights.held_policy import HeldPolicy
+from rljob_runtime.weights.held_policy import LocalPolicy
 from rljob_runtime.weights.reshard_checks import REMEDY
 
 
 @dataclass(slots=True, kw_only=True)
 class WeightSync:
-    """One device's part.
+    """One device's end of the weight sync.
 
-    policy: what this device holds of the model in the update layout; a separated rollout device has one
-    only where its engine is probed, and fills it from the broadcast. dtype: of the rollout engine's
-    weights; synced: of what is sent. max_length: of the longest sequence that the engine takes. group:
-    who exchanges weights with this device; None for a device that has its own. rests: whether the rollout's
-    weights and cache are off the device from the end of a generation to the next `run`. int8: whether it
-    holds matrices in 8 bits.
+    policy: this device's shard of the model in the update layout; a separated rollout device has one only
+    where its engine is probed, and fills it from the broadcast. dtype: of the rollout engine's weights;
+    synced: of the weights in transit. max_length: of the longest sequence that the engine takes. group: the
+    devices that exchange weights with this one; None for a device with a local policy. rests: whether the
+    rollout's weights and cache leave the device from the end of a generation to the next `run`. int8: whether
+    it holds matrices in 8 bits.
     """
 
-    policy: HeldPolicy | None
+    policy: LocalPolicy | None
     rollout: RolloutEngine | None
     dtype: torch.dtype
     synced: torch.dtype
@@ -61,26 +61,26 @@ class WeightSync:
 
     @property
     def planned(self) -> bool:
-        """Whole tensors come from one device."""
+        """False: one device sends full tensors."""
         return False
 
     def join(self, group: SyncGroup) -> None:
-        """Of the first device that trains and all that generate."""
+        """Join the group of the first device that trains and all that generate."""
         self.group = group
 
     def leave(self) -> None:
-        """Who still waits for this device hears it."""
+        """Leave the group; devices that still wait for this one are notified."""
         if self.group is not None:
             self.group.close()
         self.group = None
 
     def run(self, version: int) -> SyncReport:
-        """Load version `version` into the rollout engine. Raises WeightsError if it is not there."""
+        """Load version `version` into the rollout engine. Raises WeightsError if it did not arrive."""
         started = time.time()
         checksum = ""
         if isinstance(self.rollout, Probing):
-            with self._telling(version):
-                self.rollout.load_weights(self._arriving(version), version=version)
+            with self._reporting_errors(version):
+                self.rollout.load_weights(self._incoming_weights(version), version=version)
             if self.rests:
                 self.rollout.wake()
             assert self.policy is not None, "what an engine is probed against"
@@ -89,9 +89,9 @@ class WeightSync:
             check_probe(gap, dtype=torch.int8 if self.int8 else self.dtype, version=version)
         else:
             sent = WeightsDigest(self.dtype)
-            with self._telling(version):
-                arriving = self._arriving(version)
-                counted = AnnouncedWeights(outlines=arriving.outlines, weights=sent.of(arriving))
+            with self._reporting_errors(version):
+                incoming = self._incoming_weights(version)
+                counted = AnnouncedWeights(outlines=incoming.outlines, weights=sent.of(incoming))
                 if self.rollout is None:
                     collections.deque(counted, maxlen=0)
                 else:
@@ -102,14 +102,14 @@ class WeightSync:
         return SyncReport(checksum=checksum, span=StageSpan.since(started), rests=self.rests)
 
     def end_generation(self) -> None:
-        """Make room for what follows, where the engine can."""
+        """Free memory for the following work, where the engine can."""
         if self.rests and self.rollout is not None:
             self.rollout.sleep()
 
     def send(self, version: int) -> SyncReport:
-        """As `run`, on devices that train, to others that go on generating.
+        """Act as `run` on devices that train, while the receivers continue to generate.
 
-        Raises WeightsError where one of those has not got all of them; then none of them switches.
+        Raises WeightsError where a receiver has not received all weights; then no receiver switches.
         """
         started, group, policy = time.time(), self.group, self.policy
         assert policy is not None, "devices that generate are sent weights"
@@ -119,115 +119,116 @@ class WeightSync:
         if group is None:
             return self.run(version)
         assert group.is_source, "one device sends"
-        outlines, named = self._outlines_sent(policy), weights_named(version)
-        with group.reporting_errors(named):
+        outlines, label = self._outlines_sent(policy), weights_named(version)
+        with group.reporting_errors(label):
             group.announce(version)
-            group.broadcast_bytes(pack_outlines(outlines), f"{named}, names")
-            problem = group.agree(description=f"{named}, names")
+            group.broadcast_bytes(pack_outlines(outlines), f"{label}, names")
+            problem = group.agree(description=f"{label}, names")
         check_agreed(problem, version)
         sent = WeightsDigest(self.dtype)
-        with group.reporting_errors(named):
-            collections.deque(sent.of(_sent(policy, outlines, group, named)), maxlen=0)
+        with group.reporting_errors(label):
+            collections.deque(sent.of(_sent(policy, outlines, group, label)), maxlen=0)
             seal = Seal(checksum=sent.hex(), logprobs=expected_T.tolist())
-            group.broadcast_bytes(seal.packed(), f"{named}, their sum")
-            problem = group.agree(description=f"{named}, their sum")
+            group.broadcast_bytes(seal.packed(), f"{label}, their sum")
+            problem = group.agree(description=f"{label}, their sum")
         check_agreed(problem, version)
         return SyncReport(checksum=sent.hex(), span=StageSpan.since(started))
 
     def ready_to_train(self) -> None:
-        """They stay on the device."""
+        """Do nothing, since the weights stay on the device."""
 
     def values(self, tensor: Tensor) -> Tensor:
-        """Where it is."""
+        """Return the tensor, whose values are in its own memory."""
         return tensor
 
-    def _telling(self, version: int) -> AbstractContextManager[None]:
-        """What fails here alone, all hear who exchange weights with this device."""
+    def _reporting_errors(self, version: int) -> AbstractContextManager[None]:
+        """Notify all devices that exchange weights with this one of an error that occurs here alone."""
         return self.group.reporting_errors(weights_named(version)) if self.group else nullcontext()
 
-    def _arriving(self, version: int) -> AnnouncedWeights:
-        """All weights, each once all devices that exchange it have it."""
-        policy, group, named = self.policy, self.group, weights_named(version)
+    def _incoming_weights(self, version: int) -> AnnouncedWeights:
+        """Return all weights, each once all devices that exchange it have it."""
+        policy, group, label = self.policy, self.group, weights_named(version)
         if group is not None and not group.is_source:
-            outlines = unpack_outlines(group.broadcast_bytes(description=f"{named}, names"))
+            outlines = unpack_outlines(group.broadcast_bytes(description=f"{label}, names"))
             return AnnouncedWeights(
-                outlines=outlines, weights=self._received(outlines, group, named)
+                outlines=outlines, weights=self._received(outlines, group, label)
             )
         assert policy is not None, "a device that takes no weights has them"
         if group is None:
-            return AnnouncedWeights(
-                outlines=dict(policy.outlines()), weights=policy.whole_weights()
-            )
+            return AnnouncedWeights(outlines=dict(policy.outlines()), weights=policy.full_weights())
         outlines = self._outlines_sent(policy)
-        group.broadcast_bytes(pack_outlines(outlines), f"{named}, names")
-        return AnnouncedWeights(outlines=outlines, weights=_sent(policy, outlines, group, named))
+        group.broadcast_bytes(pack_outlines(outlines), f"{label}, names")
+        return AnnouncedWeights(outlines=outlines, weights=_sent(policy, outlines, group, label))
 
-    def _outlines_sent(self, policy: HeldPolicy) -> dict[str, Tensor]:
+    def _outlines_sent(self, policy: LocalPolicy) -> dict[str, Tensor]:
         return {
             name: outline.to("meta", weight_dtype(name, self.synced))
             for name, outline in policy.outlines().items()
         }
 
     def _received(
-        self, outlines: Mapping[str, Tensor], group: SyncGroup, named: str
+        self, outlines: Mapping[str, Tensor], group: SyncGroup, label: str
     ) -> Iterator[tuple[str, Tensor]]:
-        """One at a time, into the policy where there is one."""
-        held = dict(self.policy.whole_weights()) if self.policy is not None else {}
+        """Yield one tensor at a time, received into the policy where there is one."""
+        policy_weights = dict(self.policy.full_weights()) if self.policy is not None else {}
         for name, outline in outlines.items():
-            tensor = held[name] if held else torch.empty_like(outline, device="cpu")
-            group.broadcast(tensor, f"{named}, {name}")
+            tensor = (
+                policy_weights[name] if policy_weights else torch.empty_like(outline, device="cpu")
+            )
+            group.broadcast(tensor, f"{label}, {name}")
             yield name, tensor
 
 
 def synced_dtype(spec: RLJobSpec) -> torch.dtype:
-    """Of weights on their way to other devices: the narrower of both sides', as no more is to be known."""
+    """Return the dtype of weights in transit: the narrower of both sides', as a wider one would carry no more
+    information."""
     return min(
         DTYPES[spec.update.dtype], DTYPES[spec.rollout.dtype], key=lambda dtype: dtype.itemsize
     )
 
 
 def _sent(
-    policy: HeldPolicy, outlines: Mapping[str, Tensor], group: SyncGroup, named: str
+    policy: LocalPolicy, outlines: Mapping[str, Tensor], group: SyncGroup, label: str
 ) -> Iterator[tuple[str, Tensor]]:
-    for name, tensor in policy.whole_weights():
+    for name, tensor in policy.full_weights():
         sent = tensor.to(outlines[name].dtype)
-        group.broadcast(sent, f"{named}, {name}")
+        group.broadcast(sent, f"{label}, {name}")
         yield name, sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """What follows the tensors of a version. checksum: of all. logprobs: of the probe's tokens, natural log,
-    under the weights as they are trained."""
+    """The message after the tensors of a version. checksum: of all. logprobs: of the probe's tokens, natural
+    log, under the weights as they are trained."""
 
     checksum: str
     logprobs: list[float]
 
     def packed(self) -> bytes:
-        """As JSON."""
+        """Return the seal as JSON."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def unpack(cls, content: bytes) -> "Seal":
-        """What `packed` made."""
+        """Parse the output of `packed`."""
         return cls(**json.loads(content))
 
 
 def weights_named(version: int) -> str:
-    """For messages."""
+    """Return a version's label for messages."""
     return f"weights version {version}"
 
 
 def check_agreed(problem: str, version: int) -> None:
-    """Raise WeightsError where a device has a problem with what it was sent."""
+    """Raise WeightsError where a device reports a problem with the weights that it received."""
     if problem:
         raise WeightsError(f"weights version {version}: {problem}; {REMEDY}")
 
 
-def check_arrived(sent: str, held: str, version: int) -> None:
+def check_arrived(sent: str, received: str, version: int) -> None:
     """Raise WeightsError unless the two checksums are equal."""
-    if sent != held:
+    if sent != received:
         raise WeightsError(
-            f"weights version {version} did not arrive in the rollout engine: it holds {held}, the "
+            f"weights version {version} did not arrive in the rollout engine: it holds {received}, the "
             f"update engine {sent}; {REMEDY}"
         )

@@ -26,11 +26,11 @@ from rljob_runtime.models.families import scorer_config
 from rljob_runtime.models.loading import read_scorer
 from rljob_runtime.models.lora import WithoutAdapters
 from rljob_runtime.models.policy_model import PolicyModel
-from rljob_runtime.parallel.fully_sharded import held_rows
+from rljob_runtime.parallel.fully_sharded import local_rows
 from rljob_runtime.record.kept_logprobs import LogprobCache
 from rljob_runtime.rollout.agents.agent_turns import AgentDesk
 from rljob_runtime.rollout.agents.session import SessionLimits
-from rljob_runtime.rollout.partners import Nobody
+from rljob_runtime.rollout.partners import SilentRunner
 from rljob_runtime.rollout.rollout_engine import (
     GameSettings,
     RolloutEngine,
@@ -52,12 +52,12 @@ from rljob_runtime.task.tools.tool_pool import ToolPool
 from rljob_runtime.update.update_engine import UpdateSetup
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import AnyUpdateEngine, make_torch, make_update
-from rljob_runtime.weights.arrivals import Arrival, SlicesArrive, TensorsArrive
-from rljob_runtime.weights.held_policy import HeldPolicy, load_held
+from rljob_runtime.weights.arrivals import Arrival, SliceArrival, TensorArrival
+from rljob_runtime.weights.held_policy import LocalPolicy, load_local_policy
 from rljob_runtime.weights.port import Port
 from rljob_runtime.weights.reshard_state import Reshard
 from rljob_runtime.weights.resharding import is_planned, make_reshard, rollout_weights, swaps
-from rljob_runtime.weights.rollout_weights import RolloutRoom
+from rljob_runtime.weights.rollout_weights import RolloutBuffers
 from rljob_runtime.weights.weight_sync import WeightSync, synced_dtype
 from rljob_runtime.worker.compare import CompareState
 from rljob_runtime.worker.device_ranks import DeviceRanks
@@ -121,7 +121,7 @@ def make_states(context: DeviceContext, *, meet: Callable[[], DeviceRanks]) -> D
             model=model,
             ledger=backend.ledger,
             groups=groups,
-            beside=context.models,
+            other_models=context.models,
             device=backend.device,
             towers=vision.generating,
             text_ids=context.text_ids,
@@ -160,9 +160,9 @@ def make_states(context: DeviceContext, *, meet: Callable[[], DeviceRanks]) -> D
 
 def _port(
     context: DeviceContext,
-    policy: HeldPolicy | None,
+    policy: LocalPolicy | None,
     rollout: RolloutEngine | None,
-    room: RolloutRoom | None,
+    room: RolloutBuffers | None,
     vocab_size: int,
 ) -> Port:
     """Create the exchange of weights; colocated devices with a reshard plan join its process world here."""
@@ -175,7 +175,7 @@ def _port(
             spec, model, trained_policy, engine, room, backend=backend, text_ids=vocab_size
         )
         if spec.placement.mode == "colocated":
-            reshard.meet(DefaultGroupMembers())
+            reshard.plan_among(DefaultGroupMembers())
         return reshard
     return WeightSync(
         policy=policy,
@@ -191,7 +191,7 @@ def _port(
 
 def _load_policy(
     context: DeviceContext, device_ranks: DeviceRanks, rollout: RolloutEngine | None
-) -> HeldPolicy | None:
+) -> LocalPolicy | None:
     """Load the policy in the update layout, to train it or to probe the rollout engine."""
     spec, trains = context.spec, context.role.update_rank is not None
     planned = is_planned(spec, context.models["policy"])
@@ -199,7 +199,7 @@ def _load_policy(
         return None
     dtype = DTYPES[spec.update.dtype] if trains else synced_dtype(spec)
     lora = spec.update.lora if trains else None
-    policy = load_held(
+    policy = load_local_policy(
         context.models["policy"],
         device_ranks.update,
         dtype=dtype,
@@ -223,7 +223,7 @@ class _TrainingStates:
 
 
 def _training_states(
-    context: DeviceContext, held_policy: HeldPolicy, device_ranks: DeviceRanks, vision: VisionSetup
+    context: DeviceContext, held_policy: LocalPolicy, device_ranks: DeviceRanks, vision: VisionSetup
 ) -> _TrainingStates:
     spec, ranks = context.spec, device_ranks.update
     vision.to(held_policy.model, policy=True)
@@ -284,7 +284,7 @@ def _tools(spec: RLJobSpec, tokenizer: Tokenizer, *, leads: bool) -> ToolSetting
         return None
     return ToolSettings(
         form=CallFormat(tokenizer, spec.rollout.tools),
-        pool=ToolPool(spec.rollout.tools) if leads else Nobody(),
+        pool=ToolPool(spec.rollout.tools) if leads else SilentRunner(),
         most_turns=spec.most_turns,
     )
 
@@ -296,7 +296,7 @@ def _games(spec: RLJobSpec, tokenizer: Tokenizer, *, leads: bool) -> GameSetting
         return None
     return GameSettings(
         form=Conversation(tokenizer, chat=spec.data.chat),
-        pool=GamePool(played) if leads else Nobody(),
+        pool=GamePool(played) if leads else SilentRunner(),
         most_turns=spec.most_turns,
     )
 
@@ -314,7 +314,7 @@ def _agents(spec: RLJobSpec, tokenizer: Tokenizer, base_dir: Path) -> AgentDesk 
         most_turns=spec.most_turns,
         most_tokens=spec.batch.max_response_length,
         scored=any(reward.type == "agent" for reward in spec.rewards),
-        say=answer_of,
+        to_message=answer_of,
     )
     return AgentDesk(agent, base_dir=base_dir, tokenizer=tokenizer, limits=limits)
 
@@ -330,9 +330,9 @@ def _in_flight(
     room = context.backend.host_buffer
     arrival: Arrival
     if isinstance(port, Reshard):
-        arrival, sequences = SlicesArrive(port, room), port.sequences
+        arrival, sequences = SliceArrival(port, room), port.sequences
     else:
-        arrival = TensorsArrive(engine, dtype=dtype, host_buffer=room)
+        arrival = TensorArrival(engine, dtype=dtype, host_buffer=room)
         sequences = probe_sequences(vocab_size, _longest(spec))
     probe = None if rounded else Probe(sequences=sequences, dtype=synced_dtype(spec))
     return InFlight(engine, replica, arrival=arrival, probe=probe)
@@ -360,7 +360,7 @@ def _partial_rollout(
 def _engine(
     context: DeviceContext,
     spec: ResolvedSpec,
-    held_policy: HeldPolicy,
+    held_policy: LocalPolicy,
     ranks: UpdateRanks,
     make: Callable[[UpdateSetup], AnyUpdateEngine],
 ) -> AnyUpdateEngine:
@@ -383,9 +383,9 @@ def _engine(
 def _critic(context: DeviceContext, device_ranks: DeviceRanks) -> TrainedModel:
     spec, source = context.spec.of_critic(), context.models["critic"]
     dtype, device = DTYPES[spec.update.dtype], context.backend.device
-    critic = load_held(source, device_ranks.critic, dtype=dtype, scores=True, device=device)
+    critic = load_local_policy(source, device_ranks.critic, dtype=dtype, scores=True, device=device)
     # before its engine tracks them: they do not move when the policy's weights do
-    weights = [held_rows(weight) for _, weight in critic.model.trained_parameters()]
+    weights = [local_rows(weight) for _, weight in critic.model.trained_parameters()]
     context.backend.ledger.track(MemoryKind.CRITIC_WEIGHTS, weights)
     return TrainedModel(
         shard=critic,
@@ -432,7 +432,7 @@ def _teach_critic(
 def make_inference(
     context: DeviceContext,
     device_ranks: DeviceRanks,
-    policy: HeldPolicy,
+    policy: LocalPolicy,
     critic: TrainedModel | None,
     vision: VisionSetup,
     critic_vision: VisionSetup,
@@ -522,8 +522,8 @@ def _frozen(
 ) -> tuple[PolicyModel, list[Tensor]]:
     """Load a model that is never trained, and return its weights too."""
     path, device = context.models[name], context.backend.device
-    model = load_held(path, ranks, dtype=DTYPES[dtype], scores=scores, device=device).model
+    model = load_local_policy(path, ranks, dtype=DTYPES[dtype], scores=scores, device=device).model
     model.text_ids = context.text_ids
-    weights = [held_rows(w.requires_grad_(False)) for _, w in model.trained_parameters()]
+    weights = [local_rows(w.requires_grad_(False)) for _, w in model.trained_parameters()]
     context.backend.ledger.track(MemoryKind.REFERENCE_WEIGHTS, weights)
     return model, weights

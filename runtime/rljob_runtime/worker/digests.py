@@ -15,7 +15,7 @@ from rljob_runtime.models.slice_sums import slice_sum
 from rljob_runtime.models.tensor_writer import bytes_in
 from rljob_runtime.record.digests import WEIGHTS_MODULUS, RowSums
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.weights.held_policy import HeldPolicy
+from rljob_runtime.weights.held_policy import LocalPolicy
 
 
 def add_rows(sums: RowSums, rows: Sequence[RowMeta], samples: SampleBatch) -> None:
@@ -38,7 +38,7 @@ def add_rows(sums: RowSums, rows: Sequence[RowMeta], samples: SampleBatch) -> No
         sums.add("rewards", key, map(_bits, values))
 
 
-def weights_sums(policy: HeldPolicy, *, name: str) -> dict[str, int]:
+def weights_sums(policy: LocalPolicy, *, name: str) -> dict[str, int]:
     """Return checksums of the trained weights' bits, modulo 2^64, in the format of `RankDigest`.
 
     There is one per kind of replica, so that ranks with the same slices of a kind have equal checksums. name:
@@ -46,7 +46,7 @@ def weights_sums(policy: HeldPolicy, *, name: str) -> dict[str, int]:
     """
     kinds: dict[str, list[tuple[str, Box]]] = {}
     sums: dict[str, list[Tensor]] = {}
-    for kind, tensor, values, box in policy.trained():
+    for kind, tensor, values, box in policy.trained_slices():
         kinds.setdefault(kind, []).append((tensor, box))
         sums.setdefault(kind, []).append(slice_sum(values, box))
     digest = {}
@@ -60,7 +60,7 @@ def weights_sums(policy: HeldPolicy, *, name: str) -> dict[str, int]:
     return digest
 
 
-def sums_of_models(models: Iterable[tuple[str, HeldPolicy]]) -> dict[str, int]:
+def sums_of_models(models: Iterable[tuple[str, LocalPolicy]]) -> dict[str, int]:
     """Return the `weights_sums` of several models by name."""
     return {
         key: value

@@ -14,7 +14,7 @@ from rljob_runtime.devices.collectives import broadcast_bytes, rank_of
 from rljob_runtime.errors import DockError
 from rljob_runtime.record.spans import Stopwatch
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
-from rljob_runtime.rollout.rollout_grid import Purpose
+from rljob_runtime.rollout.rollout_grid import RolloutPurpose
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.worker.agree import any_of, fail_together
 
@@ -35,15 +35,15 @@ class RolloutReplica:
     @property
     def leads(self) -> bool:
         """Return whether this device accesses the dock for its replica."""
-        return self.groups is None or rank_of(self.groups[Purpose.REPLICA]) == 0
+        return self.groups is None or rank_of(self.groups[RolloutPurpose.REPLICA]) == 0
 
     def fail_together(self) -> AbstractContextManager[None]:
         """Fail on all devices whose passes meet if the body fails on one."""
-        return fail_together(self.groups[Purpose.MODEL] if self.groups else None)
+        return fail_together(self.groups[RolloutPurpose.MODEL] if self.groups else None)
 
     def any_of(self, value: bool) -> bool:
         """Return whether the value is true on any device whose passes meet this one's."""
-        return any_of(self.groups[Purpose.MODEL] if self.groups else None, value)
+        return any_of(self.groups[RolloutPurpose.MODEL] if self.groups else None, value)
 
     def generate(
         self,
@@ -63,7 +63,7 @@ class RolloutReplica:
                     take(finished)
             return
         broadcast = broadcast_bytes(
-            pack(requests) if self.leads else b"", self.groups[Purpose.REPLICA]
+            pack(requests) if self.leads else b"", self.groups[RolloutPurpose.REPLICA]
         )
         with self.fail_together(), self.generating.running():
             failure: DockError | None = None

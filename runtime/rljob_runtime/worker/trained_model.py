@@ -22,7 +22,7 @@ from rljob_runtime.models.adapter_files import ADAPTER_FOLDER, read_adapter, sav
 from rljob_runtime.models.tensor_files import TensorFiles
 from rljob_runtime.models.weights import save_hf
 from rljob_runtime.parallel.decoder.parameters import ValuesAt, as_they_are
-from rljob_runtime.parallel.fully_sharded import first_row, held_rows
+from rljob_runtime.parallel.fully_sharded import first_row, local_rows
 from rljob_runtime.record.checkpoint import MODEL_FOLDER, optimizer_file
 from rljob_runtime.update.state_places import (
     MAIN,
@@ -37,7 +37,7 @@ from rljob_runtime.update.state_places import (
 from rljob_runtime.update.update_engine import MovableState
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import AnyUpdateEngine
-from rljob_runtime.weights.held_policy import HeldPolicy
+from rljob_runtime.weights.held_policy import LocalPolicy
 
 PLACES = "places"
 """Key in the optimizer's file: for each tensor, the weights' items that it belongs to."""
@@ -53,7 +53,7 @@ class TrainedModel:
     of the KL coefficient, which the policy's checkpoint stores.
     """
 
-    shard: HeldPolicy
+    shard: LocalPolicy
     engine: AnyUpdateEngine
     ranks: UpdateRanks
     source: Path
@@ -67,7 +67,7 @@ class TrainedModel:
         read_live: returns the current values of a live tensor.
         """
         folder.mkdir(exist_ok=True)
-        weights, adapters = self.shard.whole_weights(read_live), self.shard.whole_adapters()
+        weights, adapters = self.shard.full_weights(read_live), self.shard.full_adapters()
         first = rank_of(self.ranks.everyone) == 0
         if first:
             save_hf(weights, source=self.source, config=self.config, folder=folder / MODEL_FOLDER)
@@ -119,7 +119,7 @@ class TrainedModel:
             state[KL_COEFFICIENT] = torch.tensor(self.control.coefficient, dtype=torch.float64)
         return {
             "weights": {
-                name: read_live(held_rows(parameter)).detach() for name, parameter in trained
+                name: read_live(local_rows(parameter)).detach() for name, parameter in trained
             },
             "state": state,
         }
@@ -128,7 +128,7 @@ class TrainedModel:
         """Restore the `live` tensors of a rank with the same shard of the model."""
         with torch.no_grad():
             for name, parameter in self.shard.model.trained_parameters():
-                held_rows(parameter).copy_(kept_tensors["weights"][name])
+                local_rows(parameter).copy_(kept_tensors["weights"][name])
         state = dict(kept_tensors["state"])
         coefficient = state.pop(KL_COEFFICIENT, None)
         self.engine.load_state_dict(state)
@@ -208,7 +208,7 @@ class TrainedModel:
         """Copy main weights into the weights, which are as wide."""
         spans = self.shard.spans()
         for name, parameter in self.shard.model.trained_parameters():
-            rows = held_rows(parameter)
+            rows = local_rows(parameter)
             first = first_row(parameter) * prod(parameter.shape[1:])
             state_range = StateRange(kind=MAIN, shape=rows.shape, parameters=(name,), first=first)
             rows.copy_(states.fill(state_range, state_segments(state_range, spans)))
@@ -217,7 +217,7 @@ class TrainedModel:
         """Raise CheckpointError unless the frozen weights, merged with the adapters, equal the saved
         model."""
         files = TensorFiles(saved).split_stacks()
-        wrong = [n for n, w in self.shard.whole_weights() if not _same(w, files.read(n))]
+        wrong = [n for n, w in self.shard.full_weights() if not _same(w, files.read(n))]
         if wrong:
             raise CheckpointError(
                 f"{self.source} is not the model that the adapters of {saved.parent} were trained on "

@@ -19,7 +19,7 @@ from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.errors import CheckpointError, ConfigError
 from rljob_runtime.models.weights import save_hf
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.weights.held_policy import load_held
+from rljob_runtime.weights.held_policy import load_local_policy
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_ranks_that_load_what_they_saved_go_on_bit_for_bit(
         engine, policy = make_engine(path, ranks)
         train(engine, ranks, range(1))
         state = {name: tensor.clone() for name, tensor in engine.state_dict().items()}
-        save_hf(policy.whole_weights(), folder=tmp_path / str(rank), source=path)
+        save_hf(policy.full_weights(), folder=tmp_path / str(rank), source=path)
         through = train(engine, ranks, range(1, 2)), whole(policy)
         other, policy = make_engine(path, ranks)
         policy.load(tmp_path / str(rank))
@@ -176,6 +176,6 @@ def test_a_model_that_transformers_computes_cannot_be_shared(save: Callable[[str
 
     def load(_: int) -> None:
         with pytest.raises(ConfigError, match=r"rope_type=longrope .* cannot be shared by devices"):
-            load_held(path, ranks_of(grid), dtype=torch.float32)
+            load_local_policy(path, ranks_of(grid), dtype=torch.float32)
 
     on_ranks(2, load, seconds=60)

@@ -101,7 +101,7 @@ def test_ranks_that_load_what_they_saved_go_on_bit_for_bit(
         engine, policy = make_engine(path, ranks, **settings)
         train(engine, ranks, range(1))
         state = {name: tensor.clone() for name, tensor in engine.state_dict().items()}
-        save_hf(policy.whole_weights(), folder=tmp_path / str(rank), source=path)
+        save_hf(policy.full_weights(), folder=tmp_path / str(rank), source=path)
         through = train(engine, ranks, range(1, 2)), whole(policy)
         other, policy = make_engine(path, ranks, **settings)
         policy.load(tmp_path / str(rank))

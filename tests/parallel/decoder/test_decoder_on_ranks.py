@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.weights import save_hf
-from rljob_runtime.parallel.decoder.parameters import box_of, held_slices, whole_weights
+from rljob_runtime.parallel.decoder.parameters import box_of, full_weights, local_slices
 from rljob_runtime.parallel.decoder.policy import load_parallel
 from rljob_runtime.parallel.process_groups import ProcessGroups
 
@@ -127,9 +127,9 @@ def test_loss_gradients_and_trained_weights_are_one_ranks(
     )
 
     for rank, found in enumerate(ranks):
-        held = held_slices(shape, grid, rank)
+        held = local_slices(shape, grid, rank)
         assert found["losses"] == pytest.approx(alone.losses, rel=BOUND, abs=BOUND)
-        seen = alone.seen[grid.place(rank).data :: grid.degrees.data]
+        seen = alone.seen[grid.coordinates(rank).data :: grid.degrees.data]
         for one, other in zip(chain(*found["seen"]), chain(*seen), strict=True):
             assert_near(one, other, "entropies or experts' tokens")
         assert found["norms"] == pytest.approx(alone.norms, rel=1e-5)
@@ -161,7 +161,7 @@ def test_what_ranks_save_is_bitwise_what_they_loaded(
     def save_whole(rank: int) -> None:
         groups = ProcessGroups(grid, timeout_seconds=60)
         model = load_parallel(path, groups, dtype=torch.float32)
-        save_hf(whole_weights(model, shape, groups), folder=tmp_path / str(rank), source=path)
+        save_hf(full_weights(model, shape, groups), folder=tmp_path / str(rank), source=path)
 
     on_ranks(grid.size, save_whole, seconds=60)
 

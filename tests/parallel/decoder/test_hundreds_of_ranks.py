@@ -26,10 +26,10 @@ from rljob_plan.traffic import UpdateWork
 from rljob_plan.update_traffic import stage_traffic
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.models.families import read_architecture
-from rljob_runtime.parallel.decoder.parameters import held_slices, on_meta, purposes
+from rljob_runtime.parallel.decoder.parameters import local_slices, on_meta, purposes
 from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
 from rljob_runtime.parallel.decoder.policy import parallelize, share_weights
-from rljob_runtime.parallel.fully_sharded import held_rows
+from rljob_runtime.parallel.fully_sharded import local_rows
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
 from rljob_runtime.samples.sample import SampleBatch
@@ -81,7 +81,7 @@ CASES: dict[str, tuple[str, dict[str, Any], list[int]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class PipelineStep:
     """What a rank held and sent in an optimizer step. stages: bytes to the other ranks of its pipeline."""
 
     shapes: dict[str, tuple[int, ...]]
@@ -117,7 +117,7 @@ def one_of(grid: RankGrid, rank: int) -> Iterator[ProcessGroups]:
         dist.destroy_process_group()
 
 
-def take_step(config: dict[str, Any], shape: Shape, groups: ProcessGroups) -> Step:
+def take_step(config: dict[str, Any], shape: Shape, groups: ProcessGroups) -> PipelineStep:
     decoder = on_meta(read_architecture(config), torch.float32)
     parallelize(decoder, shape, groups)
     shapes = {name: tuple(weight.shape) for name, weight in decoder.named_hf_parameters()}
@@ -126,7 +126,7 @@ def take_step(config: dict[str, Any], shape: Shape, groups: ProcessGroups) -> St
     parameters = dict(decoder.trained_parameters())
     with torch.no_grad():
         for tensor in (*parameters.values(), *decoder.buffers()):
-            held_rows(tensor).fill_(0.01)
+            local_rows(tensor).fill_(0.01)
     optimizer = ParallelOptimizer(
         parameters,
         purposes(decoder, shape),
@@ -149,9 +149,9 @@ def take_step(config: dict[str, Any], shape: Shape, groups: ProcessGroups) -> St
         begun.clip(1.0)
         optimizer.step(1e-3)
     stages = groups.grid.group(Purpose.PIPELINE, groups.rank)
-    return Step(
+    return PipelineStep(
         shapes=shapes,
-        rows=sum(held_rows(parameter).numel() for parameter in parameters.values()),
+        rows=sum(local_rows(parameter).numel() for parameter in parameters.values()),
         sent=sent.total,
         stages=sent.by_ranks.get(tuple(stages), 0.0),
     )
@@ -170,12 +170,12 @@ def test_a_rank_holds_the_contracts_slices_and_sends_what_is_planned(case: str) 
         with one_of(grid, rank) as groups:
             found = take_step(config, shape, groups)
 
-        held = held_slices(shape, grid, rank)
+        held = local_slices(shape, grid, rank)
         assert found.shapes == {name: piece.shape for name, piece in held.items()}
         trained = sum(prod(s) for name, s in found.shapes.items() if "correction" not in name)
         copies = grid.degrees.data if degrees.zero == 3 else 1
         assert found.rows == trained // copies
-        stage = grid.place(rank).pipeline
+        stage = grid.coordinates(rank).pipeline
         planned = stage_traffic(shape, degrees, WORK, stage, dtype="float32")
         assert found.sent == pytest.approx(planned.total, rel=0.02), (rank, planned)
         assert found.stages == pytest.approx(planned.pipeline, rel=0.05), (rank, planned)

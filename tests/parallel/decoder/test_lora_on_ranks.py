@@ -21,7 +21,7 @@ from rljob_plan.memory import plan_memory
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.models.adapter_files import save_adapter
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.weights.held_policy import HeldPolicy, shape_of
+from rljob_runtime.weights.held_policy import LocalPolicy, shape_of
 
 ALL = Lora(rank=3, alpha=6, target_modules=["all-linear"])
 PEFTS = Lora(rank=4)
@@ -50,8 +50,8 @@ def save(tmp_path: Path) -> Callable[[str], Path]:
     return save
 
 
-def adapters_of(policy: HeldPolicy) -> dict[str, torch.Tensor]:
-    return {name: adapter.detach().clone() for name, adapter in policy.whole_adapters()}
+def adapters_of(policy: LocalPolicy) -> dict[str, torch.Tensor]:
+    return {name: adapter.detach().clone() for name, adapter in policy.full_adapters()}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -91,7 +91,7 @@ def test_ranks_that_load_the_adapters_that_they_saved_go_on_bit_for_bit(
         engine, policy = make_engine(path, ranks, lora=ALL)
         train(engine, ranks, range(1))
         state = {name: tensor.clone() for name, tensor in engine.state_dict().items()}
-        save_adapter(policy.whole_adapters(), ALL, base=path, folder=folder)
+        save_adapter(policy.full_adapters(), ALL, base=path, folder=folder)
         through = train(engine, ranks, range(1, 2)), adapters_of(policy)
         other, policy = make_engine(path, ranks, lora=ALL)
         policy.load(folder)

@@ -18,10 +18,10 @@ from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.tower import VisionTower
 from rljob_runtime.models.weights import save_hf
-from rljob_runtime.parallel.decoder.parameters import box_of, held_slices
+from rljob_runtime.parallel.decoder.parameters import box_of, local_slices
 from rljob_runtime.parallel.decoder.policy import load_parallel
 from rljob_runtime.parallel.process_groups import ProcessGroups
-from rljob_runtime.weights.held_policy import PolicyPart
+from rljob_runtime.weights.held_policy import ShardedPolicy
 
 RING = {"context_algorithm": "ring"}
 FROZEN, TRAINED = False, True
@@ -77,10 +77,10 @@ def test_loss_gradients_and_trained_weights_are_one_ranks(case: str, tmp_path: P
         weights = [found["weights"][name] for found in ranks]
         assert all(weight.equal(weights[0]) for weight in weights)
     for rank, found in enumerate(ranks):
-        held = held_slices(shape, grid, rank)
+        held = local_slices(shape, grid, rank)
         assert found["losses"] == pytest.approx(alone.losses, rel=BOUND, abs=BOUND)
         assert found["norms"] == pytest.approx(alone.norms, rel=1e-5)
-        seen = alone.seen[grid.place(rank).data :: grid.degrees.data]
+        seen = alone.seen[grid.coordinates(rank).data :: grid.degrees.data]
         for one, other in zip(chain(*found["seen"]), chain(*seen), strict=True):
             assert_near(one, other, "entropies")
         assert tower | set(held) <= set(found["gradients"])
@@ -104,8 +104,8 @@ def test_what_ranks_save_has_the_tower_that_they_train(tmp_path: Path) -> None:
         with torch.no_grad():
             for weight in model.parameters():
                 weight.mul_(2.0)
-        held = PolicyPart(model=model, shape=shape, groups=groups)
-        whole = dict(held.whole_weights())
+        held = ShardedPolicy(model=model, shape=shape, groups=groups)
+        whole = dict(held.full_weights())
         assert {n: w.shape for n, w in whole.items()} == {
             n: w.shape for n, w in held.outlines().items()
         }

@@ -27,7 +27,7 @@ from rljob_runtime.models.families import read_architecture
 from rljob_runtime.parallel.decoder.parameters import on_meta, purposes
 from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
 from rljob_runtime.parallel.decoder.policy import parallelize, share_weights, shares_weights
-from rljob_runtime.parallel.fully_sharded import held_rows
+from rljob_runtime.parallel.fully_sharded import local_rows
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.samples.sample import SampleBatch
@@ -127,7 +127,7 @@ def most_held(
     parameters = dict(decoder.trained_parameters())
     with torch.no_grad():
         for tensor in (*parameters.values(), *decoder.buffers()):
-            held_rows(tensor).normal_(0.0, 0.05)
+            local_rows(tensor).normal_(0.0, 0.05)
     everyone = dist.group.WORLD if grid.size > 1 else None
     optimizer: StepOptimizer = WholeOptimizer(
         parameters, settings, group=everyone, ledger=ledger
@@ -135,7 +135,7 @@ def most_held(
         parameters, purposes(decoder, shape), settings,
         groups=groups, everyone=everyone, ledger=ledger,
     )  # fmt: skip
-    there = [*map(held_rows, parameters.values()), *optimizer.state_dict().values()]
+    there = [*map(local_rows, parameters.values()), *optimizer.state_dict().values()]
     with HeldMemory(there) as held:
         begun = optimizer.begin()
         batches = [make_batch()] * PASSES

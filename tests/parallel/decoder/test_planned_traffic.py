@@ -26,7 +26,7 @@ from rljob_runtime.parallel.context import ZigZag
 from rljob_runtime.parallel.decoder.parameters import purposes
 from rljob_runtime.parallel.decoder.policy import load_parallel
 from rljob_runtime.parallel.fully_sharded import fully_sharded_bytes
-from rljob_runtime.parallel.pipeline import Hidden, run_pipeline
+from rljob_runtime.parallel.pipeline import HiddenStates, run_pipeline
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.parallel.ring import ring_attention
@@ -181,7 +181,7 @@ def test_ranks_keep_what_is_planned(degrees: dict[str, Any], tmp_path: Path) -> 
 def test_pipeline_ranks_send_what_is_planned() -> None:
     batch = make_batch()
     tokens = work_of(batch).tokens
-    hidden = Hidden(
+    hidden = HiddenStates(
         shapes=[(tokens, DENSE.hidden)] * PASSES, dtype=torch.float32, device=torch.device("cpu")
     )
 
@@ -233,4 +233,6 @@ def test_zero_3_gathers_weights_twice_a_pass() -> None:
 
     planned_bytes = zero_bytes(items, 4, 3, PASSES, "float32", resident=64)
 
-    assert planned_bytes == fully_sharded_bytes(items, 4, passes=PASSES, item_bytes=4, kept=64)
+    assert planned_bytes == fully_sharded_bytes(
+        items, 4, passes=PASSES, item_bytes=4, outside_blocks=64
+    )

@@ -20,7 +20,7 @@ from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.packing import Packing
 from rljob_runtime.parallel.decoder.policy import load_parallel
-from rljob_runtime.parallel.fully_sharded import held_rows
+from rljob_runtime.parallel.fully_sharded import local_rows
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.update.update_engine import UpdateSetup
 from rljob_runtime.update.update_ranks import UpdateRanks
@@ -85,7 +85,7 @@ def test_ranks_get_the_same_bits_from_layers_that_are_computed_again(
             for said, batch in zip(found, batches, strict=True)
         ]
         gradients = {
-            name: held_rows(parameter.grad)
+            name: local_rows(parameter.grad)
             for name, parameter in model.named_parameters()
             if parameter.grad is not None
         }

@@ -13,7 +13,7 @@ from parallel_training import OneRank, grid_of, make_batch, shape_of, train_on
 from reference_models import make_reference
 
 from rljob_runtime.models.decoder import Decoder
-from rljob_runtime.parallel.decoder.parameters import box_of, held_slices
+from rljob_runtime.parallel.decoder.parameters import box_of, local_slices
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.samples.sample import SampleBatch
 
@@ -64,9 +64,9 @@ def test_ranks_learn_by_recorded_routes_what_one_rank_does(case: str, tmp_path: 
         return train_on(groups, tmp_path, batches, Decoder.recompute_layers)
 
     for rank, found in enumerate(on_ranks(grid.size, train, seconds=300)):
-        held = held_slices(shape, grid, rank)
+        held = local_slices(shape, grid, rank)
         assert found["losses"] == pytest.approx(alone.losses, rel=1e-5, abs=1e-5)
-        seen = alone.seen[grid.place(rank).data :: grid.degrees.data]
+        seen = alone.seen[grid.coordinates(rank).data :: grid.degrees.data]
         for one, other in zip(chain(*found["seen"]), chain(*seen), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
         for kind, expected in (("gradients", alone.gradients), ("weights", alone.weights)):

@@ -16,7 +16,7 @@ from rljob_runtime.algorithms.values import value_loss
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_torch import UpdateEngine
-from rljob_runtime.weights.held_policy import load_held
+from rljob_runtime.weights.held_policy import load_local_policy
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "tensor": ("qwen2-tied", {"tensor": 2}),
@@ -41,7 +41,7 @@ def batch_of(seed: int) -> SampleBatch:
 
 
 def learn(path: Path, ranks: UpdateRanks) -> tuple[Any, list[dict[str, float]], Any]:
-    held = load_held(path, ranks, dtype=torch.float32, scores=True)
+    held = load_local_policy(path, ranks, dtype=torch.float32, scores=True)
     engine = UpdateEngine(
         held.model,
         optimizer=SETTINGS,
@@ -55,7 +55,7 @@ def learn(path: Path, ranks: UpdateRanks) -> tuple[Any, list[dict[str, float]], 
     for step in range(2):
         own = [batch_of(2 * step), batch_of(2 * step + 1)][replica::replicas]
         metrics.append(engine.train(own, loss, groups_with_signal=len(own)))
-    weights = {name: weight.clone() for name, weight in held.whole_weights()}
+    weights = {name: weight.clone() for name, weight in held.full_weights()}
     return engine.logprobs(batch_of(9)), metrics, weights
 
 

@@ -26,7 +26,9 @@ def even_shares(tokens: int, contexts: int, tensors: int) -> list[TokenShare]:
 
 def real_places(shares: list[TokenShare]) -> list[int]:
     return [
-        share.places[place] for share in shares for place in share.outside[: share.real_outside]
+        share.packed_offsets[place]
+        for share in shares
+        for place in share.outside[: share.real_outside]
     ]
 
 
@@ -55,7 +57,7 @@ def test_in_a_ring_every_real_token_is_on_one_rank_and_no_rank_is_empty(
 def test_a_context_ranks_tokens_are_those_of_its_tensor_ranks() -> None:
     shares = even_shares(13, 2, 3)[3:]
 
-    assert [(share.places, share.inside) for share in shares] == [(range(9, 13), 9)] * 3
+    assert [(share.packed_offsets, share.inside) for share in shares] == [(range(9, 13), 9)] * 3
     assert [share.outside for share in shares] == [range(3), range(3, 6), range(6, 9)]
     assert [share.real_outside for share in shares] == [3, 1, 0]
 

@@ -14,7 +14,7 @@ from rljob_runtime.models.loading import load_policy
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.rollout.rollout_vllm import VllmRollout
 from rljob_runtime.rollout.sync_probe import check_probe, probe_gap
-from rljob_runtime.weights.held_policy import WholePolicy
+from rljob_runtime.weights.held_policy import FullPolicy
 from rljob_runtime.weights.weight_sync import WeightSync
 
 pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
@@ -120,7 +120,7 @@ def test_a_sync_allows_for_rounding_and_for_no_stale_weights(
         for seed in (3, 4)
     )
     sync = WeightSync(
-        policy=WholePolicy(model=policy),
+        policy=FullPolicy(model=policy),
         rollout=engine,
         dtype=torch.float32,
         synced=torch.float32,

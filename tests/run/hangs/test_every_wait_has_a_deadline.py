@@ -88,7 +88,7 @@ RIGHT: dict[str, dict[str, str]] = {
         "Listening._accept": "its socket has a timeout"
     },
     "runtime/rljob_runtime/weights/reshard/swap.py": {
-        "Resting.leave.end": "a copy between host and device"
+        "SwappedTensors.leave.finish": "a copy between host and device"
     },
     "runtime/rljob_runtime/task/rewards/scorer_pool.py": {
         "RewardPool.score": "each score has its reward's timeoutSeconds"

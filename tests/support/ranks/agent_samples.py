@@ -6,7 +6,7 @@ from typing import Any
 from game_samples import Letters
 from syllables import ENDS
 
-from rljob_runtime.rollout.agents.session import AgentTurn, Session, SessionLimits
+from rljob_runtime.rollout.agents.session import AgentSession, AgentTurn, SessionLimits
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup
 from rljob_runtime.task.agents.chat_request import ChatRequest, answer_message, read_request
 
@@ -37,14 +37,14 @@ def limits(**changes: Any) -> SessionLimits:
         text = Letters().decode(ids)
         return answer_message(text, text, number=number, tools=tools)
 
-    given: dict[str, Any] = {"most_turns": 4, "most_tokens": 40, "scored": True, "say": say}
+    given: dict[str, Any] = {"most_turns": 4, "most_tokens": 40, "scored": True, "to_message": say}
     return SessionLimits(**(given | changes))
 
 
-def session(**changes: Any) -> Session:
+def session(**changes: Any) -> AgentSession:
     """Of a sample `0/0`."""
     group = PromptGroup(group="0", token_ids=[OPENING], uids=["0/0"], seeds=[77], task="{}")
-    return Session(group=group, tokenizer=ChatLetters(), limits=limits(**changes))  # type: ignore[arg-type]
+    return AgentSession(group=group, tokenizer=ChatLetters(), limits=limits(**changes))  # type: ignore[arg-type]
 
 
 def request(*texts: str, retry: bool = False, **more: Any) -> ChatRequest:
@@ -55,7 +55,7 @@ def request(*texts: str, retry: bool = False, **more: Any) -> ChatRequest:
 
 
 def draw(
-    asked: Session, turn: AgentTurn, text: str, *, ended: bool = True, version: int = 0
+    asked: AgentSession, turn: AgentTurn, text: str, *, ended: bool = True, version: int = 0
 ) -> None:
     """Let the policy answer a turn."""
     ids = Letters().plain(text) + [ENDS[0]] * ended

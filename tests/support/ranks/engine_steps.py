@@ -14,7 +14,7 @@ from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.weights import save_hf
 from rljob_runtime.update.update_engine import UpdateEngine, UpdateSetup
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.weights.held_policy import HeldPolicy, load_held
+from rljob_runtime.weights.held_policy import LocalPolicy, load_local_policy
 
 ALIKE: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-6}
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
@@ -114,9 +114,9 @@ def setup_of(
     folder: Path,
     spec: ResolvedSpec | None = None,
     ranks: UpdateRanks = ALONE,
-    held: HeldPolicy | None = None,
+    held: LocalPolicy | None = None,
 ) -> UpdateSetup:
-    held = held or load_held(folder, ranks, dtype=torch.float32)
+    held = held or load_local_policy(folder, ranks, dtype=torch.float32)
     return UpdateSetup(
         spec=spec or spec_of(),
         model=folder,

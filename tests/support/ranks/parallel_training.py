@@ -24,7 +24,7 @@ from rljob_runtime.models.policy_model import PolicyModel, TokenLogprobs
 from rljob_runtime.parallel.decoder.parameters import purposes
 from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
 from rljob_runtime.parallel.decoder.policy import load_parallel
-from rljob_runtime.parallel.fully_sharded import whole_weight
+from rljob_runtime.parallel.fully_sharded import full_weight
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
 from rljob_runtime.samples.sample import SampleBatch
@@ -128,7 +128,7 @@ def train_on(
     optimizer = ParallelOptimizer(
         parameters, of, SETTINGS, groups=groups, everyone=everyone, ledger=ledger
     )
-    place, data = groups.grid.place(groups.rank), groups.grid.degrees.data
+    place, data = groups.grid.coordinates(groups.rank), groups.grid.degrees.data
     tokens = sum(batch.num_tokens for batch in batches)
     own = batches[place.data :: data]
     seen, gradients = summed_gradients(model, groups, of, own, tokens)
@@ -144,7 +144,7 @@ def train_on(
         optimizer.step(SETTINGS.learning_rate)
         begun.free()
     held = [*model.named_parameters(), *model.named_buffers()]
-    whole = [(name, whole_weight(tensor.detach())) for name, tensor in held]
+    whole = [(name, full_weight(tensor.detach())) for name, tensor in held]
     weights = {n: w.clone() for n, w in split_experts(whole, first=model.first_expert)}
     found = {"losses": losses, "norms": norms, "gradients": gradients, "weights": weights}
     return found | {"seen": seen}
@@ -165,7 +165,7 @@ def summed_gradients(
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         group = groups[of[name]]
         if hasattr(parameter, "full_tensor"):  # data × context ranks have added it up
-            gradient = whole_weight(gradient)
+            gradient = full_weight(gradient)
             group = groups[Purpose.TENSOR] if of[name] is Purpose.WHOLE_GRADIENTS else None
         sum_over_ranks(gradient.view(-1), group)
         summed[name] = gradient / by

@@ -15,7 +15,7 @@ from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.models.expert_names import weight_dtype
-from rljob_runtime.weights.reshard.parcels import part
+from rljob_runtime.weights.reshard.parcels import box_view
 
 PAIRS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "fewer tensor ranks": ("llama", {"data": 1, "tensor": 4}, {"data": 2, "tensor": 2}),
@@ -53,7 +53,7 @@ def plan_of(name: str, *, nodes: int | None, separated: bool, widths: Widths) ->
     return make_reshard_plan(trained, generated, widths, node_devices=nodes)
 
 
-def whole_weights(shape: Shape, dtype: torch.dtype) -> dict[str, Tensor]:
+def full_weights(shape: Shape, dtype: torch.dtype) -> dict[str, Tensor]:
     random = torch.Generator().manual_seed(5)
     return {
         tensor.name: torch.randn(tensor.shape, generator=random).to(
@@ -67,7 +67,7 @@ def slices_of(whole: dict[str, Tensor], layout: LayoutTable, device: int) -> dic
     found: dict[str, Tensor] = {}
     for tensor, box in layout.local_boxes(device):
         rows, columns = (*tensor.shape, 1)[:2]
-        found[tensor.name] = part(whole[tensor.name], Box(0, rows, 0, columns), box).clone()
+        found[tensor.name] = box_view(whole[tensor.name], Box(0, rows, 0, columns), box).clone()
     return found
 
 

@@ -14,7 +14,7 @@ from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_torch import UpdateEngine
-from rljob_runtime.weights.held_policy import HeldPolicy, load_held
+from rljob_runtime.weights.held_policy import LocalPolicy, load_local_policy
 
 STEPS = 4
 
@@ -32,8 +32,8 @@ def make_engine(
     lora: Lora | None = None,
     ledger: MemoryLedger | None = None,
     **settings: Any,
-) -> tuple[UpdateEngine, HeldPolicy]:
-    policy = load_held(path, ranks, dtype=dtype, lora=lora)
+) -> tuple[UpdateEngine, LocalPolicy]:
+    policy = load_local_policy(path, ranks, dtype=dtype, lora=lora)
     engine = UpdateEngine(
         policy.model,
         optimizer=SETTINGS.model_copy(update=settings),
@@ -58,5 +58,5 @@ def train(engine: UpdateEngine, ranks: UpdateRanks, steps: range) -> list[dict[s
     return found
 
 
-def whole(policy: HeldPolicy) -> dict[str, torch.Tensor]:
-    return {name: weight.clone() for name, weight in policy.whole_weights()}
+def whole(policy: LocalPolicy) -> dict[str, torch.Tensor]:
+    return {name: weight.clone() for name, weight in policy.full_weights()}

@@ -19,7 +19,7 @@ from rljob_runtime.models.config import read_config
 from rljob_runtime.models.weights import read_weights
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.rollout.rollout_vllm import VllmRollout
-from rljob_runtime.weights.reshard.parcels import part
+from rljob_runtime.weights.reshard.parcels import box_view
 
 PROMPTS = [[257, 10, 20, 30], [257, 99], [257, *range(40)]]
 EOS = 258
@@ -76,7 +76,7 @@ def slices(
     for piece in layout.local_boxes(rank):
         whole = weights[piece.tensor.name]
         rows, columns = (*whole.shape, 1)[:2]
-        yield piece, part(whole, Box(0, rows, 0, columns), piece.box).clone()
+        yield piece, box_view(whole, Box(0, rows, 0, columns), piece.box).clone()
 
 
 def shared_memory() -> list[str]:

@@ -29,7 +29,7 @@ from rljob_runtime.devices.wire import (
     start_sum,
 )
 from rljob_runtime.weights.reshard.executor import Resharder
-from rljob_runtime.weights.reshard.parcels import part
+from rljob_runtime.weights.reshard.parcels import box_view
 from rljob_runtime.weights.reshard.strategies import AllgatherSwap
 
 ROWS = 3
@@ -178,7 +178,7 @@ def _local_slices(
     slices: dict[str, Tensor] = {}
     for tensor, box in layout.local_boxes(rank):
         rows, columns = (*tensor.shape, 1)[:2]
-        local_slice = part(full_weights[tensor.name], Box(0, rows, 0, columns), box)
+        local_slice = box_view(full_weights[tensor.name], Box(0, rows, 0, columns), box)
         slices[tensor.name] = local_slice.clone().to(backend.device)
     return slices
 

@@ -20,7 +20,7 @@ from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_engine import UpdateSetup
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import AnyUpdateEngine, make_update
-from rljob_runtime.weights.held_policy import load_held
+from rljob_runtime.weights.held_policy import load_local_policy
 from rljob_runtime.worker.training_objective import policy_objective
 
 GROUPS, SAMPLES, PROMPT, RESPONSE = 4, 4, 24, 48
@@ -116,7 +116,7 @@ def train(
     """Train STEPS steps on fixed samples. sampled_logprobs_T: log-probs of the sampling policy; default: the
     engine's."""
     spec, ranks = _spec(name), UpdateRanks()
-    policy = load_held(path, ranks, dtype=torch.float32, device=device)
+    policy = load_local_policy(path, ranks, dtype=torch.float32, device=device)
     engine = make_update(
         UpdateSetup(
             spec=spec,

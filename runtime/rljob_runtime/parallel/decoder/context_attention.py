@@ -1,8 +1,8 @@
-"""Attention over packed samples where context ranks share the tokens: by Ulysses, or in a ring.
+"""Attention over packed samples whose tokens the context ranks share: by Ulysses, or in a ring.
 
-Set on the blocks by `policy`; the form of one device is `models.blocks.packed_attention.attend`. Ulysses
-runs that on all tokens and some of the heads, whose indices know of shared prompts; in the ring each rank
-has all heads of zig-zag pieces, and keys of a prompt meet queries of all responses that go on from it.
+`policy` sets it on the blocks; the form for one device is `models.blocks.packed_attention.attend`. Ulysses
+runs that on all tokens and some of the heads, and its indices cover shared prompts. In the ring each rank has
+all heads of zig-zag chunks, and keys of a prompt meet queries of all responses that continue it.
 """
 
 # U tokens of one context rank with padding, P of all of them, A query heads, N key/value heads
@@ -21,7 +21,7 @@ from rljob_runtime.parallel.ulysses import ulysses_attention
 
 
 class UlyssesAttention:
-    """An `Attend`: [U, A, D], [U, N, D], [U, N, E] → [U, A·E]. group: context ranks."""
+    """An `Attend` by Ulysses: [U, A, D], [U, N, D], [U, N, E] → [U, A·E]. group: context ranks."""
 
     def __init__(self, group: ProcessGroup | None) -> None:
         self._group = group
@@ -35,22 +35,24 @@ class UlyssesAttention:
         *,
         scale: float,
     ) -> Tensor:
-        """Real tokens alone are attended to; padding gets zeros."""
+        """Attend to real tokens alone; padding gets zeros."""
         real = packing.num_tokens
 
-        def over_all(query_PAD: Tensor, key_PND: Tensor, value_PNE: Tensor) -> Tensor:
+        def attend_all(query_PAD: Tensor, key_PND: Tensor, value_PNE: Tensor) -> Tensor:
             heads = (query_PAD[:real], key_PND[:real], value_PNE[:real])
             mixed = attend(*heads, packing, scale=scale)
             mixed = F.pad(mixed, (0, 0, 0, len(query_PAD) - real))
             return mixed.view(len(query_PAD), -1, value_PNE.shape[2])
 
         tokens = [len(query_UAD)] * size_of(self._group)
-        mixed_UAE = ulysses_attention(query_UAD, key_UND, value_UNE, over_all, tokens, self._group)
+        mixed_UAE = ulysses_attention(
+            query_UAD, key_UND, value_UNE, attend_all, tokens, self._group
+        )
         return mixed_UAE.flatten(1)
 
 
 class RingAttention:
-    """An `Attend`: [U, A, D], [U, N, D], [U, N, E] → [U, A·E]. group: context ranks."""
+    """An `Attend` in a ring: [U, A, D], [U, N, D], [U, N, E] → [U, A·E]. group: context ranks."""
 
     def __init__(self, group: ProcessGroup | None) -> None:
         self._group = group
@@ -64,8 +66,8 @@ class RingAttention:
         *,
         scale: float,
     ) -> Tensor:
-        """Padding gets zeros. Where values are narrower than keys (latent attention), they go round padded
-        to the same width."""
+        """Attend to real tokens; padding gets zeros. Where values are narrower than keys (latent attention),
+        they are padded to the same width before they circulate."""
         layout = zig_zag(packing.segments, size_of(self._group))
         real, width = layout.num_tokens(rank_of(self._group)), query_UAD.shape[2]
         value_width = value_UNE.shape[2]

@@ -1,7 +1,7 @@
-"""The experts of a layer where ranks share them: whole ones by number, or each one's inner features.
+"""The experts of a layer that ranks share: each rank has some full experts, or some inner features of all.
 
-Set on the blocks by `policy`; the form of one device is `models.blocks.experts.run_experts`. Padding is
-routed like other tokens, and counts in no statistic.
+`policy` sets it on the blocks; the form for one device is `models.blocks.experts.run_experts`. Padding is
+routed like other tokens, and no statistic counts it.
 """
 
 # S tokens of one rank, U of all tensor ranks, H hidden, E experts, K experts of a token
@@ -18,7 +18,8 @@ from rljob_runtime.parallel.sequence import gather_rows, scatter_sum_rows
 
 
 def experts_by_number(num_experts: int, group: ProcessGroup | None) -> RunExperts:
-    """Expert parallelism: each rank of `group` has some experts, and gets the tokens routed to them."""
+    """Return expert parallelism: each rank of `group` has some experts, and receives the tokens routed to
+    them."""
 
     def run(x_SH: Tensor, routes: Routes, gate_up: Tensor, down: Tensor) -> Tensor:
         x_CH, route = dispatch(x_SH, routes.experts_UK, num_experts, group)
@@ -30,7 +31,7 @@ def experts_by_number(num_experts: int, group: ProcessGroup | None) -> RunExpert
 
 
 def experts_by_features(group: ProcessGroup | None) -> RunExperts:
-    """Tensor parallelism: each rank of `group` has some inner features of all experts."""
+    """Return tensor parallelism: each rank of `group` has some inner features of all experts."""
 
     def run(x_SH: Tensor, routes: Routes, gate_up: Tensor, down: Tensor) -> Tensor:
         gathered = Routes(

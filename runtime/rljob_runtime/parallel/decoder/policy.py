@@ -1,6 +1,7 @@
-"""Puts a decoder on the ranks of the update layout: the one place that applies the techniques, in order.
+"""Distribute a decoder over the ranks of the update layout: the one module that applies the techniques, in
+order.
 
-Called by the worker of each update rank once its process groups are there.
+Called by the worker of each update rank once its process groups exist.
 """
 
 from functools import partial
@@ -25,9 +26,9 @@ from rljob_runtime.parallel.decoder.parameters import (
     HOST,
     cut_parameters,
     fill_adapters,
-    held_slices,
     keep_stages,
     load_slices,
+    local_slices,
     on_meta,
 )
 from rljob_runtime.parallel.decoder.pipeline_passes import score
@@ -49,16 +50,17 @@ def load_parallel(
     seed: int = 0,
     device: torch.device = HOST,
 ) -> Decoder:
-    """This rank's part of a Hugging Face directory's model. Holds it and, while it loads, one slice more.
+    """Return this rank's shard of a Hugging Face directory's model. Memory: the shard and, while it loads,
+    one slice.
 
-    scores: as `loading.load_scorer` has it. lora: with new adapters, drawn with this seed.
-    Where there is a pipeline, `pipeline_passes.run_micro_batches` trains it; its `logprobs` scores alone.
-    Raises ConfigError for degrees that the model cannot have, UnsupportedArchitecture for a model that
-    the decoder does not compute, and as `load_weights`.
+    scores: as in `loading.load_scorer`. lora: with new adapters, drawn with this seed. Where there is a
+    pipeline, `pipeline_passes.run_micro_batches` trains it; its `logprobs` scores alone. Raises ConfigError
+    for degrees that the model cannot have, UnsupportedArchitecture for a model that the decoder does not
+    compute, and as `load_weights`.
     """
     entries = read_config(path)
-    held = torch.float32 if shares_weights(groups) else dtype
-    decoder = on_meta(read_scorer(path) if scores else read_architecture(entries), held)
+    weights_dtype = torch.float32 if shares_weights(groups) else dtype
+    decoder = on_meta(read_scorer(path) if scores else read_architecture(entries), weights_dtype)
     shape = read_shape(entries, name=f"{path}/config.json")
     assert shape is not None, f"the contract lacks {decoder.architecture.name}"
     shape = shape.scorer() if scores else shape
@@ -66,9 +68,9 @@ def load_parallel(
         add_adapters(decoder, lora)
     parallelize(decoder, shape, groups, lora, device=device)
     share_weights(decoder, groups, dtype=dtype)
-    own = held_slices(shape, groups.grid, groups.rank, lora)
-    load_slices(decoder, path, shape, own)
-    fill_adapters(decoder, own, lambda tensor: initial_adapter(tensor.name, tensor.shape, seed))
+    local = local_slices(shape, groups.grid, groups.rank, lora)
+    load_slices(decoder, path, shape, local)
+    fill_adapters(decoder, local, lambda tensor: initial_adapter(tensor.name, tensor.shape, seed))
     return decoder
 
 
@@ -80,14 +82,14 @@ def parallelize(
     *,
     device: torch.device = HOST,
 ) -> None:
-    """Make a whole decoder this rank's part of it, uninitialised on `device`.
+    """Turn a full decoder into this rank's shard of it, uninitialised on `device`.
 
     decoder: of `on_meta`. shape: of the same model, and one that the degrees fit
     (`rljob_api.check.shape_rules`). lora: of its adapters.
     """
-    keep_stages(decoder, groups.grid.part(shape, groups.rank))
-    held = held_slices(shape, groups.grid, groups.rank, lora)
-    cut_parameters(decoder, held, device=device)
+    keep_stages(decoder, groups.grid.partition(shape, groups.rank))
+    local = local_slices(shape, groups.grid, groups.rank, lora)
+    cut_parameters(decoder, local, device=device)
     share_matrices(decoder, groups)
     share_experts(decoder, groups)
     share_attention(decoder, groups)
@@ -96,20 +98,21 @@ def parallelize(
 
 
 def share_layers(decoder: Decoder, groups: ProcessGroups) -> None:
-    """Where there is a pipeline, `logprobs` goes through all of it, without gradient."""
+    """Make `logprobs` pass through all stages of a pipeline, without gradient."""
     if groups[Purpose.PIPELINE] is not None:
         decoder.logprobs = partial(score, decoder, groups)  # type: ignore[method-assign]
 
 
 def share_matrices(decoder: Decoder, groups: ProcessGroups) -> None:
-    """Tensor parallel matrices, sequence parallel tokens between them."""
+    """Make matrices tensor parallel, with sequence parallel tokens between them."""
     for block in decoder.modules():
         if isinstance(block, Attention | LatentAttention | GatedMlp):
             block.linears = SharedLinears(groups[Purpose.TENSOR])
 
 
 def share_experts(decoder: Decoder, groups: ProcessGroups) -> None:
-    """Experts by their number; where the expert degree is 1, by their features as other matrices."""
+    """Distribute experts by their number; where the expert degree is 1, by their features like other
+    matrices."""
     experts = decoder.architecture.experts
     if experts is None:
         return
@@ -123,7 +126,7 @@ def share_experts(decoder: Decoder, groups: ProcessGroups) -> None:
 
 
 def share_attention(decoder: Decoder, groups: ProcessGroups) -> None:
-    """Context parallel attention."""
+    """Make attention context parallel, in a ring or by Ulysses."""
     attention = RingAttention if is_ring(groups.grid.degrees) else UlyssesAttention
     for block in decoder.modules():
         if isinstance(block, Attention | LatentAttention):
@@ -131,18 +134,20 @@ def share_attention(decoder: Decoder, groups: ProcessGroups) -> None:
 
 
 def shares_weights(groups: ProcessGroups) -> bool:
-    """Whether ranks have rows of weights, which are main weights then: float32, whatever is computed in."""
+    """Return whether ranks shard the rows of weights. The rows are then main weights, in float32 whatever the
+    dtype of computation."""
     return groups.grid.degrees.zero == 3 and groups[Purpose.CUT_GRADIENTS] is not None
 
 
 def share_weights(decoder: Decoder, groups: ProcessGroups, *, dtype: torch.dtype) -> None:
-    """ZeRO 3: each of the ranks that repeat a slice for other tokens keeps rows of it, layer by layer. dtype:
-    of weights that are gathered, and of what is computed."""
+    """Apply ZeRO 3: the ranks that repeat a slice for other tokens keep rows of it each, layer by layer.
+    dtype: of gathered weights, and of computation."""
     group = groups[Purpose.CUT_GRADIENTS]
     if shares_weights(groups) and group is not None:
         shard_weights(decoder, decoder.model.layers, group, forward="compute", dtype=dtype)
 
 
 def share_ends(decoder: Decoder, groups: ProcessGroups) -> None:
-    """Vocabulary parallel embedding and log-probs; tokens cut to the shares that blocks now take."""
+    """Make the embedding and log-probs vocabulary parallel, and split tokens into the shares that blocks now
+    take."""
     decoder.ends = SharedEnds(decoder.architecture.vocab_size, groups)

@@ -1,6 +1,6 @@
-"""The matrices of blocks where tensor ranks share them, with sequence parallel tokens.
+"""Matrices of blocks that tensor ranks share, with sequence parallel tokens.
 
-Set on the blocks by `policy`; the form of one device is `models.blocks.linears`.
+`policy` sets them on the blocks; the form for one device is `models.blocks.linears`.
 """
 
 # S tokens of one rank, U of all tensor ranks, X features
@@ -20,24 +20,29 @@ class SharedLinears:
         self._group = group
 
     def columns(self, x_SX: Tensor, *matrices: Matrix) -> tuple[Tensor, ...]:
-        """[S, X] → [U, this rank's rows] each; the tokens are gathered once."""
+        """Multiply by matrices sharded by rows, [S, X] → [U, this rank's rows] each; the tokens are gathered
+        once."""
         weights = [matrix.weight for matrix in matrices]
-        made = column_linear(x_SX, weights, [matrix.bias for matrix in matrices], self._group)
-        added = (self._column_adapter(x_SX, matrix) for matrix in matrices)
-        return tuple(y if more is None else y + more for y, more in zip(made, added, strict=True))
+        outputs = column_linear(x_SX, weights, [matrix.bias for matrix in matrices], self._group)
+        adapter_outputs = (self._column_adapter(x_SX, matrix) for matrix in matrices)
+        return tuple(
+            y if adapter_y is None else y + adapter_y
+            for y, adapter_y in zip(outputs, adapter_outputs, strict=True)
+        )
 
     def rows(self, x_UX: Tensor, matrix: Matrix) -> Tensor:
-        """[U, this rank's columns] → [S, rows]."""
+        """Multiply by a matrix sharded by columns, [U, this rank's columns] → [S, rows]."""
         output_SX = row_linear(x_UX, matrix.weight, matrix.bias, self._group)
         if matrix.adapter is None:
             return output_SX
-        lora_a, lora_b = matrix.adapter  # A has this rank's columns, B is whole
+        lora_a, lora_b = matrix.adapter  # A has this rank's columns, B is full
         narrow_SX = row_linear(x_UX, lora_a.weight, None, self._group)
         added_SX: Tensor = lora_b(matrix.lora_scale * narrow_SX)
         return output_SX + added_SX
 
     def _column_adapter(self, x_SX: Tensor, matrix: Matrix) -> Tensor | None:
-        """[S, X] → [U, this rank's rows]: A is whole, and what it made of a rank's tokens is gathered."""
+        """Multiply by an adapter, [S, X] → [U, this rank's rows]: A is full, and its outputs for a rank's
+        tokens are gathered."""
         if matrix.adapter is None:
             return None
         lora_a, lora_b = matrix.adapter
@@ -45,5 +50,5 @@ class SharedLinears:
         return column_linear(narrow_SX, [lora_b.weight], [None], self._group)[0]
 
     def all_tokens(self, x_SX: Tensor) -> Tensor:
-        """[S, X] → [U, X]."""
+        """All-gather the tokens, [S, X] → [U, X]."""
         return gather_rows(x_SX, self._group)

@@ -1,2 +1,5 @@
-"""Samples that an agent plays: `endpoint` takes requests, `session` finds the turn that each goes on behind,
-`agent_turns` gives them to the engine and takes what it drew. Called by the rollout engines."""
+"""Samples that agents play. Called by the rollout engines.
+
+`endpoint` receives requests, `session` finds the turn that each request continues, and `agent_turns` passes
+them to the engine and returns what it generated.
+"""

@@ -1,7 +1,8 @@
-"""Samples that agents play: requests become turns of the running batch, and a session's end its sample's.
+"""Samples that agents play: requests become turns of the running batch, and the end of a session ends its
+sample.
 
-`AgentDesk` is made with a device's states, `AgentTurns` for each call of `generate`, in the place of `Turns`.
-Nothing is drawn for a sample before its agent has asked.
+`AgentDesk` is created with a device's states; `AgentTurns` for each call of `generate`, in place of `Turns`.
+Nothing is generated for a sample before its agent's first request.
 """
 
 import json
@@ -16,16 +17,16 @@ from rljob_api.spec.agent import Agent
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.rollout.agents.endpoint import Endpoint
-from rljob_runtime.rollout.agents.session import AgentTurn, Session, SessionLimits
+from rljob_runtime.rollout.agents.session import AgentSession, AgentTurn, SessionLimits
 from rljob_runtime.rollout.rollout_engine import AgentTally, Generated, Idle, PromptGroup
 from rljob_runtime.task.agents.agent_pool import AgentPool, Played
 from rljob_runtime.task.agents.chat_request import ChatRequest
 from rljob_runtime.task.tokenizer import Tokenizer
 
-NOTHING = ChatRequest(
+EMPTY_REQUEST = ChatRequest(
     messages=[], tools=[], most=1, model="", stream=False, usage=False, retry=False
 )
-"""What a session asks that ends without an answer: its sample has a token, with the rest of nothing."""
+"""The request of a session that ends without an answer; its sample then has one token."""
 
 
 class AgentDesk:
@@ -44,19 +45,19 @@ class AgentDesk:
         self._keys: dict[str, str] = {}
 
     def take_tally(self) -> AgentTally:
-        """Of the sessions since the last call."""
+        """Return the tally of the sessions since the last call."""
         tally, self.tally = self.tally, AgentTally()
         return tally
 
     def clear(self) -> None:
         """End the sessions of a call that ended early."""
         for uid in [*self._keys]:
-            self.over(uid)
+            self.end_session(uid)
 
-    def play(self, session: Session, said: Callable[[AgentTurn | Played], None]) -> None:
-        """Let a session begin, once there is a process for it; `said` gets each turn that it asks for and how
-        it ended, in other threads."""
-        key = self._endpoint.open(session, said)
+    def play(self, session: AgentSession, on_event: Callable[[AgentTurn | Played], None]) -> None:
+        """Start a session, once there is a process for it. `on_event` is called in other threads with each
+        turn that it requests, and with its end."""
+        key = self._endpoint.open(session, on_event)
         self._keys[session.uid] = key
 
         def begin() -> dict[str, Any] | None:
@@ -65,19 +66,19 @@ class AgentDesk:
             task = json.loads(session.group.task)
             return {"task": task, "base_url": self._url, "api_key": key}
 
-        self._pool.play(begin, said)
+        self._pool.play(begin, on_event)
 
-    def answer(self, session: Session, turn: AgentTurn, made: Generated) -> None:
-        """A turn was drawn: its request is answered."""
-        self._endpoint.answer(self._keys[session.uid], turn, made)
+    def answer(self, session: AgentSession, turn: AgentTurn, generated: Generated) -> None:
+        """Answer the request of a generated turn."""
+        self._endpoint.answer(self._keys[session.uid], turn, generated)
 
-    def over(self, uid: str) -> None:
-        """The session of a sample asks no more."""
+    def end_session(self, uid: str) -> None:
+        """Refuse further requests of the session of a sample."""
         self._endpoint.close(self._keys.pop(uid))
 
     @property
     def most_seconds(self) -> float:
-        """By when a session that is played has asked or ended for certain."""
+        """The longest time until a running session sends a request or ends."""
         return self._pool.most_seconds
 
     def close(self) -> None:
@@ -89,22 +90,22 @@ class AgentDesk:
 
 @dataclass(slots=True)
 class AgentTurns:
-    """The sessions of one call of `generate`, one a sample. As `Turns` to engines."""
+    """The sessions of one call of `generate`, one for each sample. Engines use it like `Turns`."""
 
     desk: AgentDesk
-    _sessions: dict[str, Session] = field(default_factory=dict)
-    _asked: dict[str, tuple[Session, AgentTurn]] = field(default_factory=dict)
-    _said: "queue.SimpleQueue[tuple[Session, AgentTurn | Played]]" = field(
+    _sessions: dict[str, AgentSession] = field(default_factory=dict)
+    _requested: dict[str, tuple[AgentSession, AgentTurn]] = field(default_factory=dict)
+    _events: "queue.SimpleQueue[tuple[AgentSession, AgentTurn | Played]]" = field(
         default_factory=queue.SimpleQueue
     )
 
     @property
     def pending(self) -> int:
-        """Sessions that go on."""
+        """The number of running sessions."""
         return len(self._sessions)
 
     def begin(self, groups: Sequence[PromptGroup]) -> list[PromptGroup]:
-        """See Turns: every sample waits for its agent's first request."""
+        """Start all sessions: every sample waits for its agent's first request. See `Turns.begin`."""
         self.desk.clear()
         for group in groups:
             for uid, seed in zip(group.uids, group.seeds, strict=True):
@@ -112,76 +113,77 @@ class AgentTurns:
         return []
 
     def may_end(self, turn_ids: Callable[[int], list[int]], tokens: list[int]) -> list[bool]:
-        """See Partner. None: an answer ends with an end token or a stop string."""
+        """Return False for each row: an answer ends with an end token or a stop string. See
+        `Partner.may_end`."""
         return [False] * len(tokens)
 
     def take(self, ended: Sequence[tuple[PromptGroup, int, Generated]]) -> list[Generated]:
-        """See Turns: answers go to who asked for them."""
-        found = []
-        for _, _, made in ended:
-            session, turn = self._asked.pop(made.uid)
+        """Return answers to the sessions that requested them. See `Turns.take`."""
+        samples = []
+        for _, _, generated in ended:
+            session, turn = self._requested.pop(generated.uid)
             if session.uid not in self._sessions:
                 continue
             if session.played is None:
-                self.desk.answer(session, turn, made)
+                self.desk.answer(session, turn, generated)
             else:  # it ended before its first answer
-                session.answer(turn, made)
-                found.append(self._end(session))
-        return found
+                session.answer(turn, generated)
+                samples.append(self._end(session))
+        return samples
 
     def answered(self, *, wait: bool) -> tuple[list[PromptGroup], list[Generated]]:
-        """See Turns: requests that came, and sessions that ended."""
-        going_on: list[PromptGroup] = []
+        """Return new requests, and the samples of sessions that ended. See `Turns.answered`."""
+        continued: list[PromptGroup] = []
         ended: list[Generated] = []
-        for session, what in self._arrived(wait=wait):
+        for session, event in self._new_events(wait=wait):
             if session.uid not in self._sessions or session.played is not None:
                 continue
-            if isinstance(what, AgentTurn):
-                going_on.append(self._ask(session, what))
+            if isinstance(event, AgentTurn):
+                continued.append(self._request_turn(session, event))
                 continue
-            self.desk.over(session.uid)
-            session.played = what
+            self.desk.end_session(session.uid)
+            session.played = event
             if session.last is not None:
                 ended.append(self._end(session))
-            elif not any(other is session for other, _ in self._asked.values()):
+            elif not any(other is session for other, _ in self._requested.values()):
                 turn = AgentTurn(
                     number=len(session.turns),
-                    request=NOTHING,
-                    behind=None,
-                    put=[],
+                    request=EMPTY_REQUEST,
+                    parent=None,
+                    inserted=[],
                     seed=session.group.seeds[0],
                 )
-                going_on.append(self._ask(session, turn))
-        return going_on, ended
+                continued.append(self._request_turn(session, turn))
+        return continued, ended
 
     def _begin(self, group: PromptGroup) -> None:
-        session = Session(group=group, tokenizer=self.desk.tokenizer, limits=self.desk.limits)
+        session = AgentSession(group=group, tokenizer=self.desk.tokenizer, limits=self.desk.limits)
         self._sessions[session.uid] = session
-        self.desk.play(session, lambda what: self._said.put((session, what)))
+        self.desk.play(session, lambda event: self._events.put((session, event)))
 
-    def _ask(self, session: Session, turn: AgentTurn) -> PromptGroup:
+    def _request_turn(self, session: AgentSession, turn: AgentTurn) -> PromptGroup:
         group = session.group_of(turn)
-        self._asked[group.uids[0]] = session, turn
+        self._requested[group.uids[0]] = session, turn
         return group
 
-    def _end(self, session: Session) -> Generated:
+    def _end(self, session: AgentSession) -> Generated:
         del self._sessions[session.uid]
         self.desk.tally.requests += len(session.turns)
         self.desk.tally.left_out += session.left_out
-        return session.whole()
+        return session.to_generated()
 
-    def _arrived(self, *, wait: bool) -> list[tuple[Session, AgentTurn | Played]]:
-        found = []
+    def _new_events(self, *, wait: bool) -> list[tuple[AgentSession, AgentTurn | Played]]:
+        events = []
         if wait:
-            most, started = self.desk.most_seconds, time.monotonic()
+            timeout, started = self.desk.most_seconds, time.monotonic()
             try:
-                found.append(self._said.get(timeout=most))
+                events.append(self._events.get(timeout=timeout))
             except queue.Empty:
                 raise WorkerError(
                     f"none of {len(self._sessions)} sessions of the agent (spec.rollout.agent) asked or "
-                    f"ended in {most:.0f} s"
+                    f"ended in {timeout:.0f} s"
                 ) from None
             self.desk.idle.add(time.monotonic() - started)
-        while not self._said.empty():
-            found.append(self._said.get_nowait())
-        return found
+        while not self._events.empty():
+            events.append(self._events.get_nowait())
+        return events

@@ -1,8 +1,8 @@
 """The OpenAI-compatible endpoint of a device that generates: POST /v1/chat/completions, GET /v1/models.
 
-Listens on the loopback address alone: agents run beside the device, and nobody else reaches it. A session's
-key says whose sample a request is of, is drawn at random and ends with the session. Requests wait here
-until the engine, in another thread, has answered. Used by `agent_turns`.
+Listens on the loopback address only, since agents run on the same host. A session's key identifies the sample
+of a request; it is random and expires with the session. Requests wait here until the engine, in another
+thread, has answered. Used by `agent_turns`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from aiohttp import web
 
 from rljob_api.spec.json_text import parse_json
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.rollout.agents.session import AgentTurn, Session
+from rljob_runtime.rollout.agents.session import AgentSession, AgentTurn
 from rljob_runtime.rollout.rollout_engine import Generated
 from rljob_runtime.task.agents.agent_child import HOST
 from rljob_runtime.task.agents.chat_request import ChatRequest, RequestRefused, read_request, sent
@@ -28,32 +28,32 @@ MAX_BODY_BYTES = 16 << 20
 BODY_SECONDS = 30.0
 STOP_SECONDS = 2.0
 RETRY_HEADER = "x-stainless-retry-count"
-"""Of OpenAI's own clients: 0 at first, more where they ask again."""
+"""Header of OpenAI's own clients: 0 at first, more when they retry."""
 MODEL = "policy"
 
 
 @dataclass(slots=True, kw_only=True)
-class _Seat:
-    """An open session. ask: gives a new turn to the engine. waiting: by the turn's number."""
+class _OpenSession:
+    """An open session. ask: passes a new turn to the engine. waiting: futures by the turn's number."""
 
-    session: Session
+    session: AgentSession
     ask: Callable[[AgentTurn], None]
     waiting: dict[int, asyncio.Future[bool]] = field(default_factory=dict)
 
 
 class Endpoint:
-    """A server for a `ServerThread`. seconds: that a request waits at most."""
+    """A server for a `ServerThread`. seconds: the longest wait of a request."""
 
     role = "agents"
 
     def __init__(self, *, seconds: float) -> None:
         self._seconds = seconds
-        self._seats: dict[str, _Seat] = {}
+        self._open_sessions: dict[str, _OpenSession] = {}
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> tuple[str, int]:
-        """Listen on a free port; where."""
+        """Listen on a free port; return its address."""
         self._loop = asyncio.get_running_loop()
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.add_routes(
@@ -70,81 +70,81 @@ class Endpoint:
         return host, port
 
     async def stop(self) -> None:
-        """Close all connections."""
+        """Close all connections to the agents."""
         await self._runner.cleanup()
 
-    def open(self, session: Session, ask: Callable[[AgentTurn], None]) -> str:
-        """Take requests of a session; returns its key. ask: called with each turn that is to be drawn, in the
-        server's thread. From any thread, as everything below."""
+    def open(self, session: AgentSession, ask: Callable[[AgentTurn], None]) -> str:
+        """Accept requests of a session; return its key. ask: called in the server's thread with each turn to
+        generate. It may be called from any thread, like the methods below."""
         key = secrets.token_urlsafe(32)
         with self._lock:
-            self._seats[key] = _Seat(session=session, ask=ask)
+            self._open_sessions[key] = _OpenSession(session=session, ask=ask)
         return key
 
-    def answer(self, key: str, turn: AgentTurn, made: Generated) -> None:
-        """A turn of a session was drawn."""
+    def answer(self, key: str, turn: AgentTurn, generated: Generated) -> None:
+        """Answer a turn of a session with its generated tokens."""
         with self._lock:
-            seat = self._seats.get(key)
-            if seat is not None:
-                seat.session.answer(turn, made)
-                self._tell(seat, turn.number, answered=True)
+            open_session = self._open_sessions.get(key)
+            if open_session is not None:
+                open_session.session.answer(turn, generated)
+                self._resolve_later(open_session, turn.number, answered=True)
 
     def close(self, key: str) -> None:
-        """A session is over: its requests are refused."""
+        """End a session: its requests are refused."""
         with self._lock:
-            seat = self._seats.pop(key, None)
-            for number in [*seat.waiting] if seat is not None else []:
-                assert seat is not None
-                self._tell(seat, number, answered=False)
+            open_session = self._open_sessions.pop(key, None)
+            for number in [*open_session.waiting] if open_session is not None else []:
+                assert open_session is not None
+                self._resolve_later(open_session, number, answered=False)
 
-    def _tell(self, seat: _Seat, number: int, *, answered: bool) -> None:
-        waiting, loop = seat.waiting.get(number), self._loop
-        if waiting is not None and loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(_resolve, waiting, answered)
+    def _resolve_later(self, open_session: _OpenSession, number: int, *, answered: bool) -> None:
+        future, loop = open_session.waiting.get(number), self._loop
+        if future is not None and loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(_resolve, future, answered)
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         try:
-            seat = self._seat(request)
-            asked = read_request(
+            open_session = self._open_session(request)
+            chat_request = read_request(
                 await _body(request), retry=request.headers.get(RETRY_HEADER, "0") != "0"
             )
-            turn = await self._answered(seat, asked)
+            turn = await self._answered(open_session, chat_request)
         except RequestRefused as refused:
             return web.json_response(refused.body, status=refused.status)
         except ConfigError as error:  # of the chat template
             return web.json_response(RequestRefused(str(error)).body, status=400)
-        if asked.stream:
-            return await _streamed(request, turn, asked)
-        return web.json_response(_completion(turn, asked))
+        if chat_request.stream:
+            return await _streamed(request, turn, chat_request)
+        return web.json_response(_completion(turn, chat_request))
 
     async def _models(self, request: web.Request) -> web.Response:
         try:
-            self._seat(request)
+            self._open_session(request)
         except RequestRefused as refused:
             return web.json_response(refused.body, status=refused.status)
         model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "rljob"}
         return web.json_response({"object": "list", "data": [model]})
 
-    def _seat(self, request: web.Request) -> _Seat:
+    def _open_session(self, request: web.Request) -> _OpenSession:
         kind, _, key = request.headers.get("Authorization", "").partition(" ")
-        seat = self._seats.get(key.strip()) if kind.lower() == "bearer" else None
-        if seat is None:
+        open_session = self._open_sessions.get(key.strip()) if kind.lower() == "bearer" else None
+        if open_session is None:
             raise RequestRefused(
                 "no session has this key; it is the OPENAI_API_KEY of a session, and ends with it",
                 code="invalid_api_key",
                 status=401,
             )
-        return seat
+        return open_session
 
-    async def _answered(self, seat: _Seat, asked: ChatRequest) -> AgentTurn:
+    async def _answered(self, open_session: _OpenSession, chat_request: ChatRequest) -> AgentTurn:
         with self._lock:
-            turn, is_new = seat.session.ask(asked)
+            turn, is_new = open_session.session.ask(chat_request)
             if is_new:
-                seat.waiting[turn.number] = asyncio.get_running_loop().create_future()
-                seat.ask(turn)
-            waiting = seat.waiting[turn.number]
-        try:  # a client that leaves takes no answer from one that asks again
-            answered = await asyncio.wait_for(asyncio.shield(waiting), self._seconds)
+                open_session.waiting[turn.number] = asyncio.get_running_loop().create_future()
+                open_session.ask(turn)
+            future = open_session.waiting[turn.number]
+        try:  # a client that disconnects must not cancel the answer of one that retries
+            answered = await asyncio.wait_for(asyncio.shield(future), self._seconds)
         except TimeoutError:
             answered = False
         if not answered:
@@ -152,9 +152,9 @@ class Endpoint:
         return turn
 
 
-def _resolve(waiting: asyncio.Future[bool], answered: bool) -> None:
-    if not waiting.done():
-        waiting.set_result(answered)
+def _resolve(future: asyncio.Future[bool], answered: bool) -> None:
+    if not future.done():
+        future.set_result(answered)
 
 
 async def _body(request: web.Request) -> Any:
@@ -167,25 +167,28 @@ async def _body(request: web.Request) -> Any:
         raise RequestRefused(f"the body is no JSON: {error}") from error
 
 
-def _completion(turn: AgentTurn, asked: ChatRequest) -> dict[str, Any]:
-    said, finish = _said(turn)
-    choice = {"index": 0, "message": said, "finish_reason": finish, "logprobs": None}
-    return _head(turn, asked, "chat.completion") | {"choices": [choice], "usage": _usage(turn)}
+def _completion(turn: AgentTurn, chat_request: ChatRequest) -> dict[str, Any]:
+    message, finish = _message_of(turn)
+    choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+    return _head(turn, chat_request, "chat.completion") | {
+        "choices": [choice],
+        "usage": _usage(turn),
+    }
 
 
 async def _streamed(
-    request: web.Request, turn: AgentTurn, asked: ChatRequest
+    request: web.Request, turn: AgentTurn, chat_request: ChatRequest
 ) -> web.StreamResponse:
-    """All of the answer in one event: it is read behind its end."""
-    said, finish = _said(turn)
-    if calls := said.get("tool_calls"):
-        said = said | {"tool_calls": [call | {"index": n} for n, call in enumerate(calls)]}
-    head = _head(turn, asked, "chat.completion.chunk")
+    """Send all of the answer in one event, since it is complete."""
+    message, finish = _message_of(turn)
+    if calls := message.get("tool_calls"):
+        message = message | {"tool_calls": [call | {"index": n} for n, call in enumerate(calls)]}
+    head = _head(turn, chat_request, "chat.completion.chunk")
     events: list[dict[str, Any]] = [
         head | {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
-        for delta, reason in ((said, None), ({}, finish))
+        for delta, reason in ((message, None), ({}, finish))
     ]
-    if asked.usage:
+    if chat_request.usage:
         events.append(head | {"choices": [], "usage": _usage(turn)})
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
@@ -195,24 +198,28 @@ async def _streamed(
     return response
 
 
-def _said(turn: AgentTurn) -> tuple[dict[str, Any], str]:
-    assert turn.made is not None and turn.said is not None, "it is answered"
-    finish = "stop" if turn.made.finish == "stop" else "length"
-    return sent(turn.said), "tool_calls" if "tool_calls" in turn.said else finish
+def _message_of(turn: AgentTurn) -> tuple[dict[str, Any], str]:
+    assert turn.generated is not None and turn.message is not None, "it is answered"
+    finish = "stop" if turn.generated.finish == "stop" else "length"
+    return sent(turn.message), "tool_calls" if "tool_calls" in turn.message else finish
 
 
-def _head(turn: AgentTurn, asked: ChatRequest, kind: str) -> dict[str, Any]:
-    assert turn.made is not None, "it is answered"
+def _head(turn: AgentTurn, chat_request: ChatRequest, object_kind: str) -> dict[str, Any]:
+    assert turn.generated is not None, "it is answered"
     return {
-        "id": f"chatcmpl-{turn.made.uid.replace(' ', '-')}",
-        "object": kind,
+        "id": f"chatcmpl-{turn.generated.uid.replace(' ', '-')}",
+        "object": object_kind,
         "created": int(time.time()),
-        "model": asked.model,
-        "system_fingerprint": f"weights-{turn.made.version}",
+        "model": chat_request.model,
+        "system_fingerprint": f"weights-{turn.generated.version}",
     }
 
 
 def _usage(turn: AgentTurn) -> dict[str, int]:
-    assert turn.made is not None, "it is answered"
-    read, drawn = 1 + len(turn.begun), len(turn.made.token_ids)
-    return {"prompt_tokens": read, "completion_tokens": drawn, "total_tokens": read + drawn}
+    assert turn.generated is not None, "it is answered"
+    prompt_tokens, completion_tokens = 1 + len(turn.begun), len(turn.generated.token_ids)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }

@@ -1,8 +1,8 @@
-"""What one agent asked of the policy, as a tree: a request goes on behind the turn whose messages it repeats,
-token by token as they were drawn and put; one that repeats none, or a turn that others go on behind already,
-is a branch.
+"""The requests of one agent to the policy, as a tree.
 
-Pure: knows no network, no thread and no engine. Used by `endpoint` and `agent_turns`, under their lock.
+A request continues the turn whose messages it repeats, token by token as they were generated and inserted. A
+request that repeats none, or a turn that others continue already, is a branch. Pure: uses no network, no
+thread and no engine. Used by `endpoint` and `agent_turns`, under their lock.
 """
 
 from collections.abc import Callable
@@ -18,60 +18,66 @@ from rljob_runtime.task.tokenizer import Tokenizer
 
 @dataclass(slots=True, kw_only=True)
 class AgentTurn:
-    """A request and its answer. number: within the session. behind: None at the start of a conversation.
-    put: tokens behind that turn. seed: of the noise. made: what was drawn; said: as a message."""
+    """A request and its answer. number: within the session. parent: None at the start of a conversation.
+    inserted: tokens after that turn. seed: of the noise. generated: what the policy generated; message: the
+    same as a message."""
 
     number: int
     request: ChatRequest
-    behind: "AgentTurn | None"
-    put: list[int]
+    parent: "AgentTurn | None"
+    inserted: list[int]
     seed: int
-    made: Generated | None = None
-    said: Message | None = None
+    generated: Generated | None = None
+    message: Message | None = None
 
     @property
     def path(self) -> "list[AgentTurn]":
-        """The turns that lead here, this one last."""
-        before = self.behind.path if self.behind is not None else []
-        return [*before, self]
+        """The turns from the start of the conversation, this one last."""
+        earlier = self.parent.path if self.parent is not None else []
+        return [*earlier, self]
 
     @property
     def begun(self) -> list[int]:
-        """Response tokens before those that it draws."""
-        drawn = self.behind.tokens if self.behind is not None else []
-        return [*drawn, *self.put]
+        """Response tokens before those that it generates."""
+        drawn = self.parent.tokens if self.parent is not None else []
+        return [*drawn, *self.inserted]
 
     @property
     def tokens(self) -> list[int]:
-        """With them."""
-        assert self.made is not None, "it is answered"
-        return [*self.begun, *self.made.token_ids]
+        """Response tokens up to the end of this turn."""
+        assert self.generated is not None, "it is answered"
+        return [*self.begun, *self.generated.token_ids]
 
     def repeated_by(self, request: ChatRequest) -> int:
-        """How many of the request's messages are those up to here; 0 where it says anything else."""
-        if self.said is None or request.tools != self.request.tools:
+        """Return how many of the request's messages repeat the conversation up to here; 0 where any
+        differs."""
+        if self.message is None or request.tools != self.request.tools:
             return 0
-        mine = [*self.request.messages, self.said]
-        theirs = request.messages[: len(mine)]
-        return len(mine) if [*map(_alike, theirs)] == [*map(_alike, mine)] else 0
+        own_messages = [*self.request.messages, self.message]
+        request_messages = request.messages[: len(own_messages)]
+        return (
+            len(own_messages)
+            if [*map(_alike, request_messages)] == [*map(_alike, own_messages)]
+            else 0
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """most_turns: answers of a session. most_tokens: of a conversation, put and drawn. scored: whether the
-    agent's function gives the reward. say: a turn's tokens and number, and whether calls of tools are looked
-    for, as a message."""
+    """The limits of a session. most_turns: answers of a session. most_tokens: of a conversation, inserted and
+    generated. scored: whether the agent's function returns the reward. to_message: converts a turn's tokens
+    and number to a message; its flag enables calls of tools."""
 
     most_turns: int
     most_tokens: int
     scored: bool
-    say: Callable[[list[int], int, bool], Message]
+    to_message: Callable[[list[int], int, bool], Message]
 
 
 @dataclass(slots=True, kw_only=True)
-class Session:
-    """One sample's. group: as it was asked for, with this sample alone. last: the turn that was answered
-    last. cut: the limit that a request ran into. played: how it ended."""
+class AgentSession:
+    """The session of one sample. group: as requested, with this sample alone. last: the last answered turn.
+    cut: the limit that a request reached. played: how it ended."""
 
     group: PromptGroup
     tokenizer: Tokenizer
@@ -83,12 +89,12 @@ class Session:
 
     @property
     def uid(self) -> str:
-        """Of its sample."""
+        """The uid of its sample."""
         return self.group.uids[0]
 
     def ask(self, request: ChatRequest) -> tuple[AgentTurn, bool]:
-        """The turn that answers the request, and whether it is a new one: what a client asks again, and says
-        so, is answered by the turn that it asked for. Raises RequestRefused at the limits."""
+        """Return the turn that answers the request, and whether it is new. A request that is marked as a
+        retry gets the turn of the original request. Raises RequestRefused at the limits."""
         if request.retry:
             for turn in reversed(self.turns):
                 if turn.request.same(request):
@@ -99,7 +105,7 @@ class Session:
                 f"this session has had {self.limits.most_turns} answers (spec.rollout.maxTurns); end it",
                 code="max_turns",
             )
-        turn = self._new(request)
+        turn = self._new_turn(request)
         room = self.limits.most_tokens - len(turn.begun)
         if room < 1:
             self.cut = "length"
@@ -112,11 +118,11 @@ class Session:
         self.turns.append(turn)
         return turn, True
 
-    def _new(self, request: ChatRequest) -> AgentTurn:
-        found = [(turn.repeated_by(request), turn) for turn in self.turns]
-        most, behind = max(found, key=lambda each: each[0], default=(0, None))
+    def _new_turn(self, request: ChatRequest) -> AgentTurn:
+        repetitions = [(turn.repeated_by(request), turn) for turn in self.turns]
+        num_repeated, parent = max(repetitions, key=lambda each: each[0], default=(0, None))
         number = len(self.turns)
-        if not most or behind is None:
+        if not num_repeated or parent is None:
             opening = self.group.token_ids
             ids = self.tokenizer.conversation(request.messages, request.tools)
             if ids[: len(opening)] != opening:
@@ -125,30 +131,34 @@ class Session:
                     "first message be a user's",
                     param="messages",
                 )
-            put, behind = ids[len(opening) :], None
+            inserted, parent = ids[len(opening) :], None
         else:
-            new = request.messages[most:]
+            new = request.messages[num_repeated:]
             if not new:
                 raise RequestRefused(
                     "the last message is the policy's own answer", param="messages"
                 )
-            assert behind.made is not None, "it was repeated"
-            ended = behind.made.token_ids[-1] in self.tokenizer.eos_ids
-            put = self.tokenizer.behind_answer(new, request.tools, ended=ended)
-        beside = any(turn.behind is behind for turn in self.turns)
-        seed = behind.seed if behind is not None else self.group.seeds[0]
-        if beside:  # the same seed would draw the same tokens
+            assert parent.generated is not None, "it was repeated"
+            ended = parent.generated.token_ids[-1] in self.tokenizer.eos_ids
+            inserted = self.tokenizer.behind_answer(new, request.tools, ended=ended)
+        is_branch = any(turn.parent is parent for turn in self.turns)
+        seed = parent.seed if parent is not None else self.group.seeds[0]
+        if is_branch:  # the same seed would draw the same tokens
             seed = derive_seed(seed, "branch", number)
-        return AgentTurn(number=number, request=request, behind=behind, put=put, seed=seed)
+        return AgentTurn(
+            number=number, request=request, parent=parent, inserted=inserted, seed=seed
+        )
 
-    def answer(self, turn: AgentTurn, made: Generated) -> None:
-        """Take what was drawn for a turn."""
-        turn.made = made
-        turn.said = self.limits.say(made.token_ids, turn.number, bool(turn.request.tools))
+    def answer(self, turn: AgentTurn, generated: Generated) -> None:
+        """Store what was generated for a turn."""
+        turn.generated = generated
+        turn.message = self.limits.to_message(
+            generated.token_ids, turn.number, bool(turn.request.tools)
+        )
         self.last = turn
 
     def group_of(self, turn: AgentTurn) -> PromptGroup:
-        """What the engine is asked for it."""
+        """Return the engine's request for a turn."""
         begun = turn.begun
         return PromptGroup(
             group=self.group.group,
@@ -162,27 +172,27 @@ class Session:
 
     @property
     def left_out(self) -> int:
-        """Tokens that were drawn beside the conversation of the last answer, which alone is trained on."""
-        mine = self.last.path if self.last is not None else []
+        """Tokens generated outside of the conversation of the last answer, which alone is trained on."""
+        last_path = self.last.path if self.last is not None else []
         return sum(
-            len(turn.made.token_ids)
+            len(turn.generated.token_ids)
             for turn in self.turns
-            if turn.made is not None and not any(turn is one for one in mine)
+            if turn.generated is not None and not any(turn is one for one in last_path)
         )
 
-    def whole(self) -> Generated:
-        """The sample: the conversation of the last answer. Call it once the session has ended."""
+    def to_generated(self) -> Generated:
+        """Return the sample: the conversation of the last answer. Call it once the session has ended."""
         assert self.last is not None and self.played is not None, "it was answered, and has ended"
         tokens, drawn, ends = list[int](), list[bool](), list[int]()
         logprobs, versions = list[float](), list[int]()
         for turn in self.last.path:
-            made = turn.made
-            assert made is not None, "others go on behind answers alone"
-            tokens += [*turn.put, *made.token_ids]
-            drawn += [False] * len(turn.put) + [True] * len(made.token_ids)
+            generated = turn.generated
+            assert generated is not None, "others go on behind answers alone"
+            tokens += [*turn.inserted, *generated.token_ids]
+            drawn += [False] * len(turn.inserted) + [True] * len(generated.token_ids)
             ends.append(len(tokens))
-            logprobs += made.logprobs
-            versions += made.versions
+            logprobs += generated.logprobs
+            versions += generated.versions
         return Generated(
             uid=self.uid,
             token_ids=tokens,
@@ -190,9 +200,9 @@ class Session:
             finish=self.cut or "stop",
             version=versions[0],
             switches=[
-                (place, version)
-                for place, version in enumerate(versions)
-                if place and version != versions[place - 1]
+                (index, version)
+                for index, version in enumerate(versions)
+                if index and version != versions[index - 1]
             ],
             drawn=drawn,
             turns=len(ends),
@@ -201,7 +211,8 @@ class Session:
         )
 
     def _outcome(self, played: Played) -> Outcome:
-        """A session that ran into a limit, and whose agent raised for it, is cut and has not failed."""
+        """Return the outcome. A session that reached a limit, and whose agent raised an error for it, is
+        truncated and has not failed."""
         error = "" if self.cut is not None else played.error
         if self.limits.scored and played.reward is None and not played.error:
             error = "it returned None, and the reward of type agent is what it returns"
@@ -214,7 +225,8 @@ class Session:
 
 
 def _alike(message: Message) -> Message:
-    """What two messages are compared by: an answer comes back stripped, and its tokens are known."""
+    """Return the part of a message that is compared: an answer comes back stripped, and its tokens are
+    known."""
     if message["role"] != "assistant":
         return message
     return message | {"content": message["content"].strip()}

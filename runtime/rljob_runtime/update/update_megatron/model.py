@@ -18,7 +18,7 @@ from rljob_runtime.models.blocks.packed_attention import Attend, attend
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.decoder.context_attention import RingAttention, UlyssesAttention
-from rljob_runtime.parallel.decoder.parameters import cut_parameters, held_slices, keep_stages
+from rljob_runtime.parallel.decoder.parameters import cut_parameters, keep_stages, local_slices
 from rljob_runtime.parallel.decoder.policy import share_ends, share_layers
 from rljob_runtime.parallel.decoder.tokens import is_ring
 from rljob_runtime.parallel.process_groups import ProcessGroups
@@ -197,7 +197,7 @@ def core_decoder(
     local_layers = list(range(architecture.num_layers))
     if groups is not None:
         assert shape is not None, f"the contract lacks {architecture.name}"
-        shard = groups.grid.part(shape, groups.rank)
+        shard = groups.grid.partition(shape, groups.rank)
         keep_stages(decoder, shard)
         local_layers = [index for index in local_layers if index in shard.layers]
     for index in range(architecture.num_layers):
@@ -205,7 +205,7 @@ def core_decoder(
     if groups is None or shape is None:
         decoder.to_empty(device=device)
     else:
-        cut_parameters(decoder, held_slices(shape, groups.grid, groups.rank), device=device)
+        cut_parameters(decoder, local_slices(shape, groups.grid, groups.rank), device=device)
         share_ends(decoder, groups)
         share_layers(decoder, groups)
         if shard.last and backbone.norm is not None:

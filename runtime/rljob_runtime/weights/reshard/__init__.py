@@ -1,4 +1,5 @@
-"""Executes the plans of `rljob_plan.resharding` on tensors: collectives, buffers, and what leaves when.
+"""Execute the plans of `rljob_plan.resharding` on tensors: collectives, buffers, and swaps to the host.
 
-Knows neither jobs nor engines: those hand it the tensors that they train, and take what they generate with.
+Independent of jobs and engines, which pass in the tensors that they train and take those that they generate
+with.
 """

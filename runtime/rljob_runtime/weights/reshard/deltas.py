@@ -1,9 +1,8 @@
-"""What changed between two versions of a slice's bytes, without loss, in as few bytes as it takes.
+"""Encode the changes between two versions of a slice's bytes, without loss, in few bytes.
 
-Called by `step_deltas`. Weights in bfloat16 mostly stay as they are in a step at learning rates of RL, and
-those that change mostly move to the next number (docs/resharding.md has the shares). So a change is a byte:
-how many 16-bit items stay before it, and up or down. What is farther away or moves farther takes three bytes
-or seven.
+Called by `step_deltas`. Weights in bfloat16 mostly stay the same in a step at learning rates of RL. Those
+that change mostly move to the next number (docs/resharding.md has the shares). So a change is a byte: how
+many 16-bit items stay before it, and up or down. A larger gap or move takes three bytes or seven.
 """
 
 from typing import NamedTuple
@@ -12,15 +11,15 @@ import torch
 from torch import Tensor
 
 CHUNK_ITEMS = 2**24
-"""Items that are compared at a time: what they take on the way is small beside a bucket."""
+"""The number of items compared at a time; the temporary memory is small compared to a bucket."""
 NEAR, MEDIUM, LARGE = 127, 254, 255
-"""Codes are twice the gap, below 254, and one more where the number goes down; two are escapes."""
+"""A code is twice the gap, below 254, plus one where the number decreases; two codes are escapes."""
 MEDIUM_GAPS, MEDIUM_MOVES = 256, 128
 
 
 class Delta(NamedTuple):
-    """payload: uint8, on the device of the slice: of large changes their gaps (int32) and moves (int16), of
-    medium ones theirs (uint8, int8), then the codes of all. medium, large: their numbers."""
+    """The encoded changes. payload: uint8, on the device of the slice: gaps (int32) and moves (int16) of
+    large changes, those of medium ones (uint8, int8), then the codes of all. medium, large: their numbers."""
 
     payload: Tensor
     changes: int
@@ -29,29 +28,32 @@ class Delta(NamedTuple):
 
 
 def payload_bytes(changes: int, medium: int, large: int) -> int:
-    """Of a delta."""
+    """Return the bytes of a delta."""
     return changes + 2 * medium + 6 * large
 
 
 def encode(new: Tensor, last: Tensor) -> Delta | None:
-    """What turns `last` into `new`, uint8 of one even length below 4 GiB; None where all of `new` takes fewer
-    bytes."""
-    to, since = new.view(torch.int16), last.view(torch.int16)
-    found: list[tuple[Tensor, ...]] = []
+    """Return the changes from `last` to `new`, uint8 of one even length below 4 GiB; None where all of `new`
+    takes fewer bytes."""
+    new_items, last_items = new.view(torch.int16), last.view(torch.int16)
+    chunks: list[tuple[Tensor, ...]] = []
     before, bound = -1, new.nbytes
-    for first in range(0, len(to), CHUNK_ITEMS):
-        a, b = since[first : first + CHUNK_ITEMS], to[first : first + CHUNK_ITEMS]
-        at = (a != b).nonzero().view(-1)
-        bound -= len(at)
-        if bound <= 0 or len(at) > len(a) // 2:
+    for first in range(0, len(new_items), CHUNK_ITEMS):
+        last_chunk, new_chunk = (
+            last_items[first : first + CHUNK_ITEMS],
+            new_items[first : first + CHUNK_ITEMS],
+        )
+        changed = (last_chunk != new_chunk).nonzero().view(-1)
+        bound -= len(changed)
+        if bound <= 0 or len(changed) > len(last_chunk) // 2:
             return None
-        if len(at):
-            gaps = torch.diff(at + first, prepend=at.new_tensor([before])) - 1
-            found.append(_streams(gaps, b[at] - a[at]))
-            before = first + int(at[-1])
-    if not found:
+        if len(changed):
+            gaps = torch.diff(changed + first, prepend=changed.new_tensor([before])) - 1
+            chunks.append(_streams(gaps, new_chunk[changed] - last_chunk[changed]))
+            before = first + int(changed[-1])
+    if not chunks:
         return Delta(new.new_empty(0), 0, 0, 0)
-    streams = [torch.cat(parts) for parts in zip(*found, strict=True)]
+    streams = [torch.cat(stream_chunks) for stream_chunks in zip(*chunks, strict=True)]
     large_gaps, _, medium_gaps, _, codes = streams
     counts = len(codes), len(medium_gaps), len(large_gaps)
     if payload_bytes(*counts) >= new.nbytes:
@@ -60,14 +62,14 @@ def encode(new: Tensor, last: Tensor) -> Delta | None:
 
 
 def decode(delta: Delta, into: Tensor) -> None:
-    """Turn what `encode` was given as `last` into `new`, in place."""
+    """Turn the `last` of `encode` into its `new`, in place."""
     if not delta.changes:
         return
     sizes = [4 * delta.large, 2 * delta.large, delta.medium, delta.medium, delta.changes]
-    parts = torch.split(delta.payload, sizes)
+    streams = torch.split(delta.payload, sizes)
     types = (torch.int32, torch.int16, torch.uint8, torch.int8, torch.uint8)
     large_gaps, large_moves, medium_gaps, medium_moves, codes = (
-        part.clone().view(dtype) for part, dtype in zip(parts, types, strict=True)
+        stream.clone().view(dtype) for stream, dtype in zip(streams, types, strict=True)
     )
     gaps, moves = (codes >> 1).long(), 1 - 2 * (codes & 1).to(torch.int16)
     for code, of_gaps, of_moves in (
@@ -76,15 +78,15 @@ def decode(delta: Delta, into: Tensor) -> None:
     ):
         gaps[codes == code], moves[codes == code] = of_gaps.long(), of_moves.to(torch.int16)
     items = into.view(torch.int16)
-    at = torch.cumsum(gaps + 1, 0) - 1
-    items[at] = items[at] + moves
+    changed = torch.cumsum(gaps + 1, 0) - 1
+    items[changed] = items[changed] + moves
 
 
 def _streams(gaps: Tensor, moves: Tensor) -> tuple[Tensor, ...]:
-    """Of changes: gaps int64, moves int16, which wrap around as sums of bits do."""
-    far = moves.int().abs()
-    near = (gaps < NEAR) & (far == 1)
-    medium = ~near & (gaps < MEDIUM_GAPS) & (far < MEDIUM_MOVES)
+    """Return the streams of changes: gaps int64, moves int16, which wrap around as sums of bits do."""
+    distance = moves.int().abs()
+    near = (gaps < NEAR) & (distance == 1)
+    medium = ~near & (gaps < MEDIUM_GAPS) & (distance < MEDIUM_MOVES)
     large = ~(near | medium)
     codes = torch.where(near, 2 * gaps + (moves < 0), torch.where(medium, MEDIUM, LARGE))
     return (

@@ -1,6 +1,7 @@
-"""Adapters on their way to the rollout layout: what a device gives is merged, piece by piece.
+"""Merge adapters on the way to the rollout layout, piece by piece.
 
-Called by the executor and the checks for each piece of a plan; no second copy of the weights is ever whole.
+Called by the executor and the checks for each piece of a plan; no full second copy of the weights ever
+exists.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,39 +11,39 @@ from torch import Tensor
 from rljob_plan.resharding.boxes import Box, TensorBox
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.lora import adapted_matrices, merge_adapter
-from rljob_runtime.parallel.fully_sharded import held_rows, whole_weight
+from rljob_runtime.parallel.fully_sharded import full_weight, local_rows
 
 Merge = Callable[[TensorBox, Tensor], Tensor]
-"""What is given of a piece, from this device's frozen values of it."""
+"""Returns the values to send of a piece, from this device's frozen values of it."""
 
 
-def as_trained(piece: TensorBox, values: Tensor) -> Tensor:
-    """Weights that are trained themselves."""
+def as_trained(region: TensorBox, values: Tensor) -> Tensor:
+    """Return weights that are trained directly, unchanged."""
     return values
 
 
 class AdapterMerge:
-    """A `Merge` of a decoder with adapters. held: box of each slice of this device, by name."""
+    """A `Merge` of a decoder with adapters. boxes: of each slice of this device, by name."""
 
-    def __init__(self, decoder: Decoder, held: Mapping[str, Box]) -> None:
-        self._held, self._matrices = held, adapted_matrices(decoder)
+    def __init__(self, decoder: Decoder, boxes: Mapping[str, Box]) -> None:
+        self._boxes, self._matrices = boxes, adapted_matrices(decoder)
         self._factors: dict[str, tuple[Tensor, Tensor]] = {}
 
     def refresh(self) -> None:
-        """Take the adapters as they are now; before each reshard, by all ranks that share weights by ZeRO 3
-        together, which gather A: its rows are not those of the weight."""
+        """Read the current adapters; called before each reshard. All ranks that share weights by ZeRO 3 call
+        it together and gather A, since its rows are not those of the weight."""
         for name, matrix in self._matrices.items():
             assert matrix.lora_A is not None and matrix.lora_B is not None
-            lora_a = whole_weight(matrix.lora_A.weight.detach())
-            self._factors[name] = lora_a, held_rows(matrix.lora_B.weight.detach())
+            lora_a = full_weight(matrix.lora_A.weight.detach())
+            self._factors[name] = lora_a, local_rows(matrix.lora_B.weight.detach())
 
-    def __call__(self, piece: TensorBox, values: Tensor) -> Tensor:
-        """A new tensor where the matrix has an adapter."""
-        name = piece.tensor.name
+    def __call__(self, region: TensorBox, values: Tensor) -> Tensor:
+        """Return a new tensor where the matrix has an adapter, else the values."""
+        name = region.tensor.name
         if (matrix := self._matrices.get(name)) is None:
             return values
         lora_a, lora_b = self._factors[name]
-        inside = piece.box.within(self._held[name])
+        inside = region.box.within(self._boxes[name])
         return merge_adapter(
             values,
             lora_a[:, inside.left : inside.right],

@@ -1,8 +1,8 @@
-"""Ranks of one machine: each has memory that the others read, and they tell each other what is in it.
+"""Ranks of one machine: each has memory that the others read, and signals them what it contains.
 
-Called by `shared`. The memory has no name in any file system, so that nothing of it is left when processes
-die, and it is no part of /dev/shm, which pods keep small. What is told goes over sockets: waiting costs no
-processor time, and who dies is found at once.
+Called by `shared`. The memory has no name in any file system, so that nothing of it remains when processes
+die. It is not in /dev/shm, which pods keep small. Signals are sent over sockets: waiting costs no processor
+time, and a dead rank is detected immediately.
 """
 
 import mmap
@@ -29,9 +29,9 @@ MADV_REMOVE = 9
 SECRET_BYTES, NUMBER_BYTES = 32, 4
 
 
-class Told(IntEnum):
-    """What a rank tells all others of its machine, each for one exchange of hop 0 or 1; GAVE_UP once, when
-    it does not go on."""
+class PeerSignal(IntEnum):
+    """The signals of a rank to all others of its machine, each for one exchange of hop 0 or 1; GAVE_UP once,
+    when it does not continue."""
 
     FILLED_0 = 0
     FILLED_1 = 1
@@ -41,30 +41,30 @@ class Told(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Where a rank is met. secret: whoever comes says it."""
+class PeerAddress:
+    """The socket of a rank. secret: a connecting rank must send it."""
 
     name: str
     secret: str
 
 
 def machines_of(members: Members) -> list[frozenset[int]]:
-    """By rank, all ranks that it can meet: of one kernel and network namespace."""
+    """Return by rank all ranks that it can connect to: those of one kernel and network namespace."""
     kernel = Path("/proc/sys/kernel/random/boot_id")
     network = Path("/proc/self/ns/net")
-    own = f"rank {members.rank}, which meets nobody"
+    machine = f"rank {members.rank}, which meets nobody"
     if kernel.exists() and network.exists() and hasattr(os, "memfd_create"):
-        own = f"{kernel.read_text().strip()} {network.stat().st_ino}"
-    names = members.share(own)
+        machine = f"{kernel.read_text().strip()} {network.stat().st_ino}"
+    names = members.share(machine)
     return [frozenset(rank for rank, other in enumerate(names) if other == name) for name in names]
 
 
 class Peers:
-    """This rank among `ranks`, all of one machine; they make it together. memory_bytes: what the others read
-    of this rank.
+    """This rank among `ranks`, all of one machine; they create it together. memory_bytes: the size of this
+    rank's memory, which the others read.
 
-    timeout_seconds: of each wait. Raises WorkerError when one does not come within MEET_SECONDS, is gone or
-    takes longer.
+    timeout_seconds: of each wait. Raises WorkerError when a rank does not connect within MEET_SECONDS, is
+    lost or takes longer.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Peers:
         notes = GroupNotes(f"shared memory, ranks {among}", rank=self._rank, size=len(ranks))
         self._notes = NOTES.add(self, notes)
         try:
-            links = listening.meet(others, descriptor, MEET_SECONDS)
+            connections = listening.connect(others, descriptor, MEET_SECONDS)
         except OSError as error:
             raise WorkerError(
                 f"reshard rank {self._rank}: ranks {others} of this machine did not all come to share "
@@ -93,76 +93,83 @@ class Peers:
             ) from error
         finally:
             os.close(descriptor)
-        self._sockets = {rank: link for rank, (link, _) in links.items()}
-        self.memories = {rank: _as_tensor(_map(theirs)) for rank, (_, theirs) in links.items()}
-        self._heard = {rank: [0] * len(Told) for rank in others}
+        self._sockets = {rank: connection for rank, (connection, _) in connections.items()}
+        self.memories = {
+            rank: _as_tensor(_map(peer_descriptor))
+            for rank, (_, peer_descriptor) in connections.items()
+        }
+        self._received = {rank: [0] * len(PeerSignal) for rank in others}
 
-    def tell(self, what: Told) -> None:
-        """All others; a rank that is gone is found by those who wait for it."""
+    def signal(self, kind: PeerSignal) -> None:
+        """Send a signal to all others; a lost rank is detected by those that wait for it."""
         for link in self._sockets.values():
             try:
-                link.send(bytes([what]))
+                link.send(bytes([kind]))
             except OSError:
                 continue
 
     def window(self, first: int, size: int) -> Tensor:
-        """Bytes of this rank's memory, as a tensor with a storage of its own."""
+        """Return bytes of this rank's memory, as a tensor with a separate storage."""
         if not size:
             return torch.empty(0, dtype=torch.uint8)
         return torch.frombuffer(self._map, dtype=torch.uint8, offset=first, count=size)
 
-    def await_told(self, what: Told, number: int, ranks: Iterable[int] | None = None) -> None:
-        """Until each of the ranks, or of all others, has told this so many times; in one thread at a
+    def await_signals(
+        self, kind: PeerSignal, number: int, ranks: Iterable[int] | None = None
+    ) -> None:
+        """Wait until each of the ranks, or all others, have sent this signal so many times; one thread at a
         time."""
         deadline = time.monotonic() + self._seconds
         awaited = [
             rank
             for rank in (self._sockets if ranks is None else ranks)
-            if self._heard[rank][what] < number
+            if self._received[rank][kind] < number
         ]
         if not awaited:
             return
-        with self._notes.blocking(f"await {what.name} {number}") as note:
-            for place, rank in enumerate(awaited):
-                note.awaited = tuple(awaited[place:])
-                while self._heard[rank][what] < number:
-                    self._hear(rank, what, deadline)
+        with self._notes.blocking(f"await {kind.name} {number}") as note:
+            for index, rank in enumerate(awaited):
+                note.awaited = tuple(awaited[index:])
+                while self._received[rank][kind] < number:
+                    self._receive(rank, kind, deadline)
 
     def forget(self) -> None:
-        """Give the memory's pages back, which nobody reads any more; the next write makes new ones."""
+        """Free the memory's pages, which no rank reads any more; the next write allocates new ones."""
         self._map.madvise(MADV_REMOVE)
 
     def close(self) -> None:
-        """To the others, this rank is gone."""
+        """Close the connections; the others detect this rank as lost."""
         for link in self._sockets.values():
             link.close()
 
-    def _hear(self, rank: int, what: Told, deadline: float) -> None:
-        if self._heard[rank][Told.GAVE_UP]:
+    def _receive(self, rank: int, kind: PeerSignal, deadline: float) -> None:
+        if self._received[rank][PeerSignal.GAVE_UP]:
             raise WorkerError(
-                f"reshard rank {self._rank}: rank {rank} gave up; awaited: {what.name}"
+                f"reshard rank {self._rank}: rank {rank} gave up; awaited: {kind.name}"
             )
-        link, why = self._sockets[rank], "is gone"
-        waiting = select.poll()
-        waiting.register(link, select.POLLIN)
-        said = b""
-        if waiting.poll(1000 * max(0.0, deadline - time.monotonic())):
+        link, reason = self._sockets[rank], "is gone"
+        poller = select.poll()
+        poller.register(link, select.POLLIN)
+        signals = b""
+        if poller.poll(1000 * max(0.0, deadline - time.monotonic())):
             with suppress(OSError):
-                said = link.recv(4096)
+                signals = link.recv(4096)
         else:
-            why = f"was silent for {self._seconds:g} s"
-        if not said:
-            raise WorkerError(f"reshard rank {self._rank}: rank {rank} {why}; awaited: {what.name}")
-        for byte in said:
-            self._heard[rank][byte] += 1
+            reason = f"was silent for {self._seconds:g} s"
+        if not signals:
+            raise WorkerError(
+                f"reshard rank {self._rank}: rank {rank} {reason}; awaited: {kind.name}"
+            )
+        for byte in signals:
+            self._received[rank][byte] += 1
 
 
 Link = tuple[socket.socket, int]
-"""A connection, and the descriptor that came over it."""
+"""A connection, and the file descriptor that was received over it."""
 
 
 class Listening:
-    """Where this rank is met by the others of its machine; made by all members."""
+    """The socket to which the other ranks of the machine connect; created by all members."""
 
     def __init__(self, members: Members) -> None:
         self.rank = members.rank
@@ -170,70 +177,72 @@ class Listening:
             f"\0rljob-reshard-{secrets.token_hex(8)}",
             secrets.token_hex(SECRET_BYTES // 2),
         )
-        self._own = Address(name, secret)
+        self._address = PeerAddress(name, secret)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(self._own.name)
+        self._socket.bind(self._address.name)
         self._socket.listen(512)
-        self._addresses = [Address(*given.split()) for given in members.share(f"{name} {secret}")]
+        self._addresses = [
+            PeerAddress(*address.split()) for address in members.share(f"{name} {secret}")
+        ]
 
-    def meet(self, others: Iterable[int], descriptor: int, seconds: float) -> dict[int, Link]:
-        """Connect to lower ranks and await the higher; each has the other's descriptor afterwards.
+    def connect(self, others: Iterable[int], descriptor: int, seconds: float) -> dict[int, Link]:
+        """Connect to lower ranks and accept the higher ones; each then has the other's descriptor.
 
-        Raises OSError when one does not come in time.
+        Raises OSError when a rank does not connect in time.
         """
-        own, found = self.rank, dict[int, Link]()
-        higher = {rank for rank in others if rank > own}
-        calls = {
-            rank: _called(self._addresses[rank], own, descriptor, seconds)
+        rank_here, links = self.rank, dict[int, Link]()
+        higher = {rank for rank in others if rank > rank_here}
+        lower_links = {
+            rank: _connected(self._addresses[rank], rank_here, descriptor, seconds)
             for rank in others
-            if rank < own
+            if rank < rank_here
         }
         with self._socket:
             while higher:
-                link, rank, theirs = self._accept(seconds)
+                link, rank, peer_descriptor = self._accept(seconds)
                 if rank in higher:
                     socket.send_fds(link, [b"x"], [descriptor])
                     higher.remove(rank)
-                    found[rank] = link, theirs
-        for rank, link in calls.items():
-            found[rank] = link, _given(link, rank)
-        return found
+                    links[rank] = link, peer_descriptor
+        for rank, link in lower_links.items():
+            links[rank] = link, _received_descriptor(link, rank)
+        return links
 
     def _accept(self, seconds: float) -> tuple[socket.socket, int | None, int]:
-        """A connection, the rank that says its right secret, and its descriptor."""
+        """Return a connection, the rank that sent the right secret, and its descriptor."""
         self._socket.settimeout(seconds)
         link, _ = self._socket.accept()
         link.settimeout(seconds)
-        said, descriptors, _, _ = socket.recv_fds(link, SECRET_BYTES + NUMBER_BYTES, 1)
-        known = secrets.compare_digest(said[:SECRET_BYTES], self._own.secret.encode())
-        if not known or not descriptors:
-            for stranger in descriptors:
-                os.close(stranger)
+        message, descriptors, _, _ = socket.recv_fds(link, SECRET_BYTES + NUMBER_BYTES, 1)
+        is_authentic = secrets.compare_digest(message[:SECRET_BYTES], self._address.secret.encode())
+        if not is_authentic or not descriptors:
+            for extra in descriptors:
+                os.close(extra)
             link.close()
             return link, None, -1
-        return link, int.from_bytes(said[SECRET_BYTES:], "big"), descriptors[0]
+        return link, int.from_bytes(message[SECRET_BYTES:], "big"), descriptors[0]
 
 
-def _given(link: socket.socket, rank: int) -> int:
-    """The descriptor that a lower rank gives. Raises OSError when it is gone."""
+def _received_descriptor(link: socket.socket, rank: int) -> int:
+    """Return the descriptor that a lower rank sends. Raises OSError when it is lost."""
     _, descriptors, _, _ = socket.recv_fds(link, 1, 1)
     if not descriptors:
         raise ConnectionResetError(f"rank {rank} is gone")
     return descriptors[0]
 
 
-def _called(address: Address, own: int, descriptor: int, seconds: float) -> socket.socket:
+def _connected(address: PeerAddress, rank: int, descriptor: int, seconds: float) -> socket.socket:
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     link.settimeout(seconds)
     link.connect(address.name)
     socket.send_fds(
-        link, [address.secret.encode() + own.to_bytes(NUMBER_BYTES, "big")], [descriptor]
+        link, [address.secret.encode() + rank.to_bytes(NUMBER_BYTES, "big")], [descriptor]
     )
     return link
 
 
 def _map(descriptor: int) -> mmap.mmap:
-    """All of a memory, whose descriptor is closed then. Readers write nothing there."""
+    """Map all of a memory and close its descriptor. Readers must not write to it."""
     try:
         return mmap.mmap(descriptor, 0)
     finally:
@@ -241,5 +250,5 @@ def _map(descriptor: int) -> mmap.mmap:
 
 
 def _as_tensor(memory: mmap.mmap) -> Tensor:
-    """uint8, over the same bytes."""
+    """Return a uint8 tensor over the same bytes."""
     return torch.frombuffer(memory, dtype=torch.uint8)

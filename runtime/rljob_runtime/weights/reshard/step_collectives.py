@@ -15,16 +15,16 @@ from rljob_runtime.devices.wire import (
     start_receive,
     start_send,
 )
-from rljob_runtime.weights.reshard.parcels import Parcel, View
+from rljob_runtime.weights.reshard.parcels import LocalView, Parcel
 
 WIDEST_BYTES = 4
 
 
-class Collective:
-    """A step's buffers, made here. sent: type on the way of all but what decides between experts.
+class CollectiveStep:
+    """A step's buffers, which it allocates. sent: type in transit of all weights but the router's.
 
-    group: None for two devices, which send over `whole`, that of all devices. Bytes: those of `step`, on each
-    device. devices: that give or take.
+    group: None for two devices, which send over `world_group`, that of all devices. Bytes: those of `step`,
+    on each device. devices: those that send or receive.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class Collective:
         *,
         sent: torch.dtype,
         group: ProcessGroup | None,
-        whole: ProcessGroup | None,
+        world_group: ProcessGroup | None,
         like: Tensor,
     ) -> None:
-        self._step, self._device, self._group, self._whole = step, device, group, whole
+        self._step, self._device, self._group, self._world_group = step, device, group, world_group
         self.devices = step.group
         self._parcels = {source: Parcel(pieces, sent) for source, pieces in step.pieces.items()}
         sizes = {source: parcel.num_bytes for source, parcel in self._parcels.items()}
@@ -45,33 +45,33 @@ class Collective:
         self._gathers = step.kind == "gather" and even and group is not None
         if self._gathers:
             gathered = like.new_empty(step.bytes, dtype=torch.uint8)
-            parts = torch.split(gathered, next(iter(sizes.values())))
+            shards = torch.split(gathered, next(iter(sizes.values())))
             self.buffers = [gathered]
-            self._parts = dict(zip(step.group, parts, strict=True))
+            self._shards = dict(zip(step.group, shards, strict=True))
         else:
             self.buffers = [like.new_empty(size, dtype=torch.uint8) for size in sizes.values()]
-            self._parts = dict(zip(sizes, self.buffers, strict=True))
+            self._shards = dict(zip(sizes, self.buffers, strict=True))
 
-    def start(self, own: View) -> list[Pending]:
-        """Lay this device's pieces into their buffer and begin. Raises RuntimeError, there or in a wait,
-        when a device is gone, or after the group's timeout."""
+    def start(self, local_view: LocalView) -> list[Pending]:
+        """Copy this device's pieces into their buffer and start the collective. Raises RuntimeError, here or
+        in a wait, when a device is lost, or after the group's timeout."""
         if self._device in self._parcels:
-            self._parcels[self._device].fill(self._parts[self._device], own)
+            self._parcels[self._device].fill(self._shards[self._device], local_view)
         return list(self._start())
 
     def follow(self) -> list[Pending]:
-        """Nothing does."""
+        """Start nothing: a collective has one phase."""
         return []
 
     def pieces(self) -> Iterator[tuple[TensorBox, Tensor]]:
-        """What others gave, when it is there."""
+        """Yield the pieces that others sent, once received."""
         for source, parcel in self._parcels.items():
             if source != self._device:
-                yield from parcel.views(self._parts[source])
+                yield from parcel.views(self._shards[source])
 
     def release(self) -> None:
-        """Once the pieces are taken. gloo's own threads keep what they sent a moment longer than this object
-        lives, and its memory counts."""
+        """Free the buffers, once the pieces are copied. gloo's threads keep sent buffers a moment longer than
+        this object lives, and their memory counts."""
         for buffer in self.buffers:
             if buffer.is_cpu:
                 buffer.untyped_storage().resize_(0)
@@ -80,15 +80,15 @@ class Collective:
         group, members = self._group, self._step.group
         if group is None:
             (other,) = set(members) - {self._device}
-            for source, buffer in self._parts.items():
+            for source, buffer in self._shards.items():
                 sends = source == self._device
                 yield (
-                    start_send(buffer, other, self._whole)
+                    start_send(buffer, other, self._world_group)
                     if sends
-                    else start_receive(buffer, source, self._whole)
+                    else start_receive(buffer, source, self._world_group)
                 )
         elif self._gathers:
-            yield start_gather(self._parts[self._device], group, into=self.buffers[0])
+            yield start_gather(self._shards[self._device], group, into=self.buffers[0])
         else:
-            for source, buffer in self._parts.items():
+            for source, buffer in self._shards.items():
                 yield start_broadcast(buffer, members.index(source), group)

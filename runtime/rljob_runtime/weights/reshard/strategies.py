@@ -1,6 +1,7 @@
-"""Weights to the rollout layout and back, by `spec.resharding.strategy`. Called by the device worker.
+"""Move weights to the rollout layout and back, by `spec.resharding.strategy`. Called by the device worker.
 
-In each step of a job: `to_rollout`, generation, `prefetch` while inference states run, `to_update`, training.
+A step of a job calls `to_rollout`, generates, calls `prefetch` while inference states run, then `to_update`,
+and trains.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -9,58 +10,58 @@ from typing import Protocol
 from torch import Tensor
 
 from rljob_runtime.devices.backend import Backend
-from rljob_runtime.weights.reshard.executor import New, Resharder
-from rljob_runtime.weights.reshard.swap import Resting
+from rljob_runtime.weights.reshard.executor import NewTensor, Resharder
+from rljob_runtime.weights.reshard.swap import SwappedTensors
 
 
 class Strategy(Protocol):
-    """All devices of the plan go through `to_rollout` together; the rest is each device's own. resting: what
-    goes to the host."""
+    """How weights change layout. All devices of the plan call `to_rollout` together; the other calls are
+    local. swapped: the tensors that are swapped to the host."""
 
-    resting: Resting | None
+    swapped: SwappedTensors | None
 
-    def to_rollout(self, new: New) -> Iterator[tuple[str, Tensor]]:
-        """The slices to generate with, by Hugging Face name, of `new` tensors, as they come."""
+    def to_rollout(self, new: NewTensor) -> Iterator[tuple[str, Tensor]]:
+        """Yield the slices to generate with, by Hugging Face name, in `new` tensors, as they arrive."""
         ...
 
     def prefetch(self) -> None:
-        """Begin to bring back what left the device, as soon as generation has made room (weights to generate
-        with, KV cache); raises DeviceMemoryError when it has not. Needs not be called."""
+        """Begin to copy back the swapped tensors, as soon as generation has freed memory (weights to generate
+        with, KV cache). Raises DeviceMemoryError when it has not. The call is optional."""
         ...
 
     def to_update(self) -> None:
-        """Afterwards the weights to train are there as they were; nothing is resharded."""
+        """Restore the weights to train unchanged; nothing is resharded."""
         ...
 
 
 class AllgatherSwap:
-    """The update weights are on the host while the device generates (arXiv:2507.19017, allgather-swap):
-    R of Eq. 3 is 0. update: this device's slices of the layout that trains, by Hugging Face name."""
+    """The update weights are on the host while the device generates (arXiv:2507.19017, allgather-swap): R of
+    Eq. 3 is 0. update: this device's slices of the layout that trains, by Hugging Face name."""
 
     def __init__(
         self, resharder: Resharder, update: Mapping[str, Tensor], backend: Backend
     ) -> None:
         self._resharder, self._update = resharder, update
-        self._resting = Resting(update, backend)
-        self.resting: Resting | None = self._resting
-        self._away = False
+        self._swapped = SwappedTensors(update, backend)
+        self.swapped: SwappedTensors | None = self._swapped
+        self._is_swapped_out = False
 
-    def to_rollout(self, new: New) -> Iterator[tuple[str, Tensor]]:
-        """The update weights of each bucket leave behind it."""
+    def to_rollout(self, new: NewTensor) -> Iterator[tuple[str, Tensor]]:
+        """Reshard bucket by bucket; the update weights of each bucket leave the device after it."""
         self.to_update()
-        self._away = True
-        yield from self._resharder.run(self._update, new, release=self._resting.leave)
+        self._is_swapped_out = True
+        yield from self._resharder.run(self._update, new, release=self._swapped.leave)
 
     def prefetch(self) -> None:
-        """Copies go over a side stream."""
-        if self._away:
-            self._resting.back()
-            self._away = False
+        """Begin the copies over a side stream."""
+        if self._is_swapped_out:
+            self._swapped.back()
+            self._is_swapped_out = False
 
     def to_update(self) -> None:
-        """Waits for what `prefetch` began, or begins it."""
+        """Wait for the copies of `prefetch`, or begin them."""
         self.prefetch()
-        self._resting.ready()
+        self._swapped.ready()
 
 
 class Allgather:
@@ -70,17 +71,17 @@ class Allgather:
         self, resharder: Resharder, update: Mapping[str, Tensor], backend: Backend
     ) -> None:
         self._resharder, self._update = resharder, update
-        self.resting: Resting | None = None
+        self.swapped: SwappedTensors | None = None
 
-    def to_rollout(self, new: New) -> Iterator[tuple[str, Tensor]]:
-        """Nothing leaves."""
+    def to_rollout(self, new: NewTensor) -> Iterator[tuple[str, Tensor]]:
+        """Reshard; no weights leave the device."""
         return self._resharder.run(self._update, new)
 
     def prefetch(self) -> None:
-        """Nothing left."""
+        """Do nothing, since nothing left the device."""
 
     def to_update(self) -> None:
-        """They are there."""
+        """Do nothing, since the weights are on the device."""
 
 
 STRATEGIES: dict[str, Callable[[Resharder, Mapping[str, Tensor], Backend], Strategy]] = {

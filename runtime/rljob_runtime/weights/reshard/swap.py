@@ -1,7 +1,7 @@
-"""Update weights that rest on the host while the device generates, and come back before it trains.
+"""Update weights that are swapped to the host while the device generates, and copied back before it trains.
 
-Called by the strategies. Memory on the host is taken once, and kept: page-locked memory is dear to make.
-Copies go over a side stream of their own, in both directions.
+Called by the strategies. Host memory is allocated once and kept, since page-locked memory is expensive to
+allocate. Copies use a separate side stream in both directions.
 """
 
 import time
@@ -20,13 +20,13 @@ from rljob_runtime.errors import ConfigError
 GIB = 2**30
 
 
-class Resting:
-    """Tensors of a device and their room on the host, by storage: what shares one, goes and comes as one.
+class SwappedTensors:
+    """Tensors of a device and their memory on the host, by storage: tensors that share one move together.
 
     tensors: by name; those that are swapped with the weights, such as an optimizer's state, too. kind: of
-    what comes back, in the ledger. back_seconds, waited_seconds: of the last copy back, all of it and what
-    the host waited for in `ready`; leave_seconds, leave_waited_seconds: the same of what
-    left before it. Raises ConfigError when the host has no memory for them.
+    what is copied back, in the ledger. back_seconds, waited_seconds: of the last copy back, its full duration
+    and the host's wait in `ready`; leave_seconds, leave_waited_seconds: the same of the copy to the host
+    before it. Raises ConfigError when the host has no memory for them.
     """
 
     def __init__(
@@ -45,83 +45,86 @@ class Resting:
         sizes = {key: storage.nbytes() for key, storage in self._storages.items()}
         arena = HostArena(backend.host_buffer, sizes)
         self._host = {key: arena[key] for key in sizes}
-        self._staying = dict.fromkeys(self._storages, 0)
+        self._names_on_device = dict.fromkeys(self._storages, 0)
         for key in self._storage_of.values():
-            self._staying[key] += 1
-        self._names = dict(self._staying)
-        self._coming: list[Mark] = []
-        self._sums: dict[int, Tensor] = {}
-        self._came: dict[int, Tensor] = {}
+            self._names_on_device[key] += 1
+        self._names_per_storage = dict(self._names_on_device)
+        self._copies_back: list[Mark] = []
+        self._host_sums: dict[int, Tensor] = {}
+        self._copied_sums: dict[int, Tensor] = {}
         self.back_seconds = self.waited_seconds = 0.0
         self.leave_seconds = self.leave_waited_seconds = 0.0
 
     def leave(self, names: Sequence[str]) -> Callable[[], None]:
-        """Begin to copy to the host what these tensors alone still hold; the function that is returned
-        waits for it and gives the device memory back."""
-        going = []
+        """Begin to copy to the host the storages that only these tensors still keep. The returned function
+        waits for it and frees the device memory."""
+        leaving = []
         for name in names:
             key = self._storage_of[name]
-            self._staying[key] -= 1
-            if not self._staying[key]:
-                going.append(key)
+            self._names_on_device[key] -= 1
+            if not self._names_on_device[key]:
+                leaving.append(key)
 
         def copy() -> None:
             started = time.perf_counter()
-            for key in going:
+            for key in leaving:
                 data = _bytes_of(self._storages[key])
                 self._host[key].copy_(data, non_blocking=True)
-                self._sums[key] = bit_sum(data)
+                self._host_sums[key] = bit_sum(data)
             self.leave_seconds += time.perf_counter() - started
 
         mark = self._stream.run(copy)
 
-        def end() -> None:
+        def finish() -> None:
             started = time.perf_counter()
             mark.wait()
             self.leave_waited_seconds += time.perf_counter() - started
-            for key in going:
+            for key in leaving:
                 self._storages[key].resize_(0)
 
-        return end
+        return finish
 
     def back(self) -> None:
-        """Take device memory for all that left, and begin to copy it back; the host goes on, and so may
-        the device. Raises DeviceMemoryError, with nothing changed, when it has no room."""
+        """Allocate device memory for all swapped tensors, and begin to copy them back, without blocking host
+        or device. Raises DeviceMemoryError, with nothing changed, when the device has no room."""
         self.leave_seconds = self.leave_waited_seconds = 0.0
-        gone = [key for key in self._host if self._left(key)]
-        self._backend.ledger.require(self._kind, sum(self._host[key].nbytes for key in gone))
-        for key in gone:
+        swapped_out = [key for key in self._host if self._is_on_host(key)]
+        self._backend.ledger.require(self._kind, sum(self._host[key].nbytes for key in swapped_out))
+        for key in swapped_out:
             self._storages[key].resize_(self._host[key].nbytes)
-        self._staying = dict(self._names)  # also of what was to leave when a reshard failed
-        self._backend.ledger.track(self._kind, [_bytes_of(self._storages[key]) for key in gone])
+        # also for tensors that were to leave when a reshard failed
+        self._names_on_device = dict(self._names_per_storage)
+        self._backend.ledger.track(
+            self._kind, [_bytes_of(self._storages[key]) for key in swapped_out]
+        )
 
         def copy() -> None:
             started = time.perf_counter()
-            for key in gone:
+            for key in swapped_out:
                 data = _bytes_of(self._storages[key])
-                self._came[key] = bit_sum(data.copy_(self._host[key], non_blocking=True))
+                self._copied_sums[key] = bit_sum(data.copy_(self._host[key], non_blocking=True))
             self.back_seconds = time.perf_counter() - started
 
-        self._coming.append(self._stream.run(copy))
+        self._copies_back.append(self._stream.run(copy))
 
     def ready(self) -> None:
-        """The main stream's later work sees the tensors as they were. Raises WeightsError where a bit
+        """Make the main stream wait until the tensors are restored. Raises WeightsError where a bit
         differs."""
-        if not self._coming:
+        if not self._copies_back:
             return
         started = time.perf_counter()
-        for mark in self._coming:
+        for mark in self._copies_back:
             mark.hold_main()
-        self._coming.clear()
-        came, self._came = self._came, {}
-        self._check(came)
+        self._copies_back.clear()
+        copied_sums, self._copied_sums = self._copied_sums, {}
+        self._check(copied_sums)
         self.waited_seconds = time.perf_counter() - started
 
     def values(self, tensor: Tensor) -> Tensor:
-        """Of a live tensor, wherever they are: a view of the host's memory while it is away. Raises
+        """Return a live tensor's values: a view of the host's memory while it is swapped out. Raises
         WeightsError as `ready`."""
         key = id(tensor.untyped_storage())
-        if key not in self._host or not self._left(key):
+        if key not in self._host or not self._is_on_host(key):
             self.ready()
             return tensor
         self._check({key: bit_sum(self._host[key])})
@@ -129,21 +132,21 @@ class Resting:
         first = on_host.storage_offset() + tensor.storage_offset()
         return on_host.as_strided(tensor.shape, tensor.stride(), first)
 
-    def _check(self, came: Mapping[int, Tensor]) -> None:
+    def _check(self, copied_sums: Mapping[int, Tensor]) -> None:
         names = {key: name for name, key in self._storage_of.items()}
         verify_bit_sums(
-            {names[key]: self._sums[key] for key in came},
-            {names[key]: total for key, total in came.items()},
+            {names[key]: self._host_sums[key] for key in copied_sums},
+            {names[key]: total for key, total in copied_sums.items()},
         )
 
-    def _left(self, key: int) -> bool:
-        """Whether the storage has no byte on the device."""
+    def _is_on_host(self, key: int) -> bool:
+        """Return whether the storage has no byte on the device."""
         return self._storages[key].nbytes() < self._host[key].nbytes
 
     @property
     def largest_shared(self) -> int:
         """Bytes of the largest storage that several tensors share; 0 where none does."""
-        shared = (key for key, number in self._names.items() if number > 1)
+        shared = (key for key, number in self._names_per_storage.items() if number > 1)
         return max((self._host[key].nbytes for key in shared), default=0)
 
     def _require_host_memory(self, available: int) -> None:
