@@ -22,7 +22,7 @@ from rljob_runtime.rollout.rollout_table import DTYPES
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.task.tokenizer import load_tokenizer
-from rljob_runtime.update.update_torch import UpdateEngine
+from rljob_runtime.update.update_torch import TorchUpdateEngine
 
 STEP, GENERATE, KEPT = "step", "generate", "activations"
 HELD = (
@@ -90,8 +90,10 @@ def make_side(path: Path, trained: Path, precision: Precision, size: str, quick:
     return do
 
 
-def _update(path: Path, precision: Precision, ledger: MemoryLedger | None = None) -> UpdateEngine:
-    return UpdateEngine(
+def _update(
+    path: Path, precision: Precision, ledger: MemoryLedger | None = None
+) -> TorchUpdateEngine:
+    return TorchUpdateEngine(
         load_decoder(path, dtype=DTYPES[precision.update]),
         optimizer=Optimizer.model_validate({"moments_dtype": precision.moments}),
         total_steps=100,

@@ -29,7 +29,7 @@ from rljob_runtime.parallel.decoder.policy import load_parallel
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.update.update_torch import UpdateEngine
+from rljob_runtime.update.update_torch import TorchUpdateEngine
 from rljob_runtime.worker.second_copies import HostCopies, PeerCopies, SecondCopies
 
 PARTS = ["policy/weights", "policy/state"]
@@ -40,12 +40,14 @@ GROUPS = {"0.8M": 2, "24.7M": 1}
 Seconds = dict[str, list[float]]
 
 
-def engine_of(path: Path) -> tuple[UpdateEngine, Callable[[], dict[str, dict[str, torch.Tensor]]]]:
+def engine_of(
+    path: Path,
+) -> tuple[TorchUpdateEngine, Callable[[], dict[str, dict[str, torch.Tensor]]]]:
     """This rank's, and what it alone holds."""
     grid = RankGrid(UpdateDegrees(data=1, tensor=2))
     groups = ProcessGroups(grid, timeout_seconds=DEADLINE_SECONDS)
     model = load_parallel(path, groups, dtype=torch.float32)
-    engine = UpdateEngine(
+    engine = TorchUpdateEngine(
         model,
         optimizer=SETTINGS,
         total_steps=1000,

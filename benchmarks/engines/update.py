@@ -112,10 +112,10 @@ def weighted(logprobs_T: Tensor, batch: SampleBatch, totals: Totals) -> LossOutp
 def make_ours(path: Path) -> Do:
     """The update engine `torch`."""
     from rljob_runtime.models.loading import load_decoder
-    from rljob_runtime.update.update_torch import UpdateEngine
+    from rljob_runtime.update.update_torch import TorchUpdateEngine
 
     model = load_decoder(path, dtype=torch.float32)
-    engine = UpdateEngine(model, optimizer=SETTINGS, total_steps=100, temperature=1.0)
+    engine = TorchUpdateEngine(model, optimizer=SETTINGS, total_steps=100, temperature=1.0)
 
     def step(work: Work, turn: int) -> float:
         return engine.train([work.batch()], weighted, groups_with_signal=1)["loss"]

@@ -21,7 +21,7 @@ from rljob_runtime.models.transformers_model import TransformersModel
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.accumulation import LossFn
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.update.update_torch import UpdateEngine
+from rljob_runtime.update.update_torch import TorchUpdateEngine
 
 Result = TypeVar("Result")
 Policy = TransformersModel | Decoder
@@ -95,9 +95,9 @@ def make_loss(**params: object) -> LossFn:
 
 def make_engine(
     model: Policy, group: ProcessGroup | None = None, **settings: float
-) -> UpdateEngine:
+) -> TorchUpdateEngine:
     """An engine with a learning rate that moves weights visibly."""
-    return UpdateEngine(
+    return TorchUpdateEngine(
         model,
         optimizer=Optimizer.model_validate({"learning_rate": 1e-2, **settings}),
         total_steps=10,

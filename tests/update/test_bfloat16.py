@@ -5,7 +5,7 @@ import torch
 
 from rljob_api.spec.engines import Optimizer
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.update.update_torch import UpdateEngine
+from rljob_runtime.update.update_torch import TorchUpdateEngine
 
 BF16 = torch.bfloat16
 
@@ -122,7 +122,7 @@ def test_a_weight_takes_two_bytes_its_gradient_four_and_its_optimizer_twelve(ben
     ledger = MemoryLedger(device="emulated:0")
     model = bench.make_model(dtype=BF16)
     items = sum(weight.numel() for _, weight in model.trained_parameters())
-    engine = UpdateEngine(
+    engine = TorchUpdateEngine(
         model, optimizer=Optimizer(), total_steps=1, temperature=1.0, ledger=ledger
     )
 

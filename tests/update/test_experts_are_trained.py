@@ -12,7 +12,7 @@ from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.update.update_torch import UpdateEngine
+from rljob_runtime.update.update_torch import TorchUpdateEngine
 
 COEFFICIENT = 0.5
 
@@ -38,7 +38,9 @@ def mean_logprob(logprobs_T: Tensor, batch: SampleBatch, totals: Totals) -> Loss
     return LossOutput(loss=loss, mean_over="tokens", token_sums={}, maxima={})
 
 
-def flat_gradient(engine: UpdateEngine, decoder: Decoder, batches: list[SampleBatch]) -> Tensor:
+def flat_gradient(
+    engine: TorchUpdateEngine, decoder: Decoder, batches: list[SampleBatch]
+) -> Tensor:
     """The step's gradient before clipping, from the buffer that collects sums."""
     begun = engine.begin(mean_logprob)
     for batch in batches:

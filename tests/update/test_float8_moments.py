@@ -9,7 +9,7 @@ from rljob_runtime.errors import CheckpointError
 from rljob_runtime.update.adamw import AdamW
 from rljob_runtime.update.float8 import BLOCK, Float8
 from rljob_runtime.update.moments import Float8Moments
-from rljob_runtime.update.update_torch import UpdateEngine
+from rljob_runtime.update.update_torch import TorchUpdateEngine
 
 FLOAT8 = {"moments_dtype": "float8"}
 E4M3 = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()  # 0 to 448
@@ -183,7 +183,9 @@ def test_a_weight_takes_two_bytes_of_moments(bench, dtype, main):
     model = bench.make_model(dtype=dtype)
     sizes = [weight.numel() for _, weight in model.trained_parameters()]
     settings = Optimizer.model_validate(FLOAT8)
-    engine = UpdateEngine(model, optimizer=settings, total_steps=1, temperature=1.0, ledger=ledger)
+    engine = TorchUpdateEngine(
+        model, optimizer=settings, total_steps=1, temperature=1.0, ledger=ledger
+    )
 
     train(engine, bench, range(1))
 

@@ -24,7 +24,7 @@ from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.update.update_torch import UpdateEngine
+from rljob_runtime.update.update_torch import TorchUpdateEngine
 from rljob_runtime.weights.held_policy import load_local_policy
 from rljob_runtime.worker.inference import InferenceState
 from rljob_runtime.worker.update import UpdateState
@@ -67,7 +67,7 @@ class Training:
             load_local_policy(self.path, ranks, dtype=torch.float32) for _ in range(2)
         )
         before = {name: weight.clone() for name, weight in policy.full_weights()}
-        engine = UpdateEngine(
+        engine = TorchUpdateEngine(
             policy.model,
             optimizer=SETTINGS,
             total_steps=1,

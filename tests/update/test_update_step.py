@@ -11,7 +11,7 @@ from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import ConfigError, DeviceMemoryError
-from rljob_runtime.update.update_torch import UpdateEngine
+from rljob_runtime.update.update_torch import TorchUpdateEngine
 
 
 def copied_weights(engine):
@@ -91,7 +91,7 @@ def test_the_probability_of_a_good_response_rises(bench):
 
 def test_log_probs_have_no_gradient_and_follow_the_temperature(bench):
     model, batch = bench.make_model(), bench.make_batch(2, 3)
-    engine = UpdateEngine(model, optimizer=Optimizer(), total_steps=1, temperature=0.5)
+    engine = TorchUpdateEngine(model, optimizer=Optimizer(), total_steps=1, temperature=0.5)
 
     got_T = engine.logprobs(batch)
 
@@ -161,7 +161,7 @@ def test_gradients_hold_no_memory_between_steps(bench):
     ledger = MemoryLedger(device="emulated:0")
     model = bench.make_model()
     weights_bytes = sum(p.nbytes for _, p in model.named_hf_parameters())
-    engine = UpdateEngine(
+    engine = TorchUpdateEngine(
         model, optimizer=Optimizer(), total_steps=1, temperature=1.0, ledger=ledger
     )
 
@@ -180,7 +180,9 @@ def test_a_device_too_small_for_the_optimizer_refuses_it_by_name(bench):
     ledger = MemoryLedger(device="emulated:0", limit_bytes=2 * weights_bytes)
 
     with pytest.raises(DeviceMemoryError, match=r"emulated:0: optimizer need \d+ bytes"):
-        UpdateEngine(model, optimizer=Optimizer(), total_steps=1, temperature=1.0, ledger=ledger)
+        TorchUpdateEngine(
+            model, optimizer=Optimizer(), total_steps=1, temperature=1.0, ledger=ledger
+        )
 
 
 def test_weights_of_half_precision_are_refused_by_name(bench):
@@ -192,7 +194,7 @@ def test_weights_of_half_precision_are_refused_by_name(bench):
 
 def test_a_state_on_the_host_gives_the_same_bits_and_takes_no_device_memory_between_steps(bench):
     def train(model, swap, ledger):
-        engine = UpdateEngine(
+        engine = TorchUpdateEngine(
             model, optimizer=Optimizer(), total_steps=2, temperature=1.0, ledger=ledger, swap=swap
         )
         between = ledger.kind_bytes(MemoryKind.OPTIMIZER)
@@ -216,7 +218,7 @@ def test_a_state_on_the_host_gives_the_same_bits_and_takes_no_device_memory_betw
 
 def test_a_state_on_the_host_is_saved_and_loaded_there(bench):
     def make(swap):
-        return UpdateEngine(
+        return TorchUpdateEngine(
             bench.make_model(), optimizer=Optimizer(), total_steps=2, temperature=1.0,
             ledger=swap and backend.ledger, swap=swap,
         )  # fmt: skip
@@ -241,7 +243,7 @@ def test_a_state_on_the_host_is_saved_and_loaded_there(bench):
 def test_a_device_without_room_for_the_state_refuses_the_step_with_nothing_applied(bench):
     backend = CpuBackend(name="emulated:0", limit_bytes=None)
     model = bench.make_model()
-    engine = UpdateEngine(
+    engine = TorchUpdateEngine(
         model, optimizer=Optimizer(), total_steps=1, temperature=1.0, ledger=backend.ledger,
         swap=HostSwap(backend),
     )  # fmt: skip

@@ -580,7 +580,7 @@ class ResizeEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class ProfiledOperator:
     """The time spent in one torch operator."""
 
     name: str
@@ -608,7 +608,7 @@ class ProfileEvent(Event):
     """Duration of the state."""
     bytes: Integer
     """Size of the file."""
-    operators: list[Operator] = field(default_factory=list)
+    operators: list[ProfiledOperator] = field(default_factory=list)
     """Operators with the longest self time, longest first."""
 
 

@@ -24,7 +24,7 @@ def make_torch(setup: UpdateSetup) -> AnyUpdateEngine:
 
     if setup.spec.update.recompute == "full":
         setup.policy.recompute_layers()
-    return update_torch.UpdateEngine(
+    return update_torch.TorchUpdateEngine(
         setup.policy,
         optimizer=setup.spec.update.optimizer,
         total_steps=setup.total_steps,

@@ -41,7 +41,7 @@ from rljob_runtime.update.update_ranks import UpdateRanks
 log = logging.getLogger(__name__)
 
 
-class UpdateEngine:
+class TorchUpdateEngine:
     """Trains a policy. All of the `ranks` call the same methods in the same order.
 
     If they share a model, the ranks of a replica use the same samples; if passes meet, all use equally many

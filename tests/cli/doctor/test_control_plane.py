@@ -8,11 +8,11 @@ import pytest
 from clusters import HEALTHY, cluster, deployment, found, need, only
 
 from rljob_api.schema.crd import crd
-from rljob_runtime.cli.doctor.cluster_facts import Right, Unavailable
+from rljob_runtime.cli.doctor.cluster_facts import Right, UnreadableFact
 from rljob_runtime.cli.doctor.examine import examine
 from rljob_runtime.cli.doctor.findings import Status
 
-DENIED = Unavailable('nodes is forbidden: User "me" cannot list resource "nodes"')
+DENIED = UnreadableFact('nodes is forbidden: User "me" cannot list resource "nodes"')
 
 
 def test_nothing_fails_on_a_healthy_cluster_with_a_job_that_fits():
@@ -23,7 +23,7 @@ def test_nothing_fails_on_a_healthy_cluster_with_a_job_that_fits():
 
 
 def test_an_api_server_that_does_not_answer_is_the_only_line():
-    silent = Unavailable("no answer from the API server (context lab, https://lab:6443)")
+    silent = UnreadableFact("no answer from the API server (context lab, https://lab:6443)")
 
     (finding,) = examine(cluster(version=silent), need())
 

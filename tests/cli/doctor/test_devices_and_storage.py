@@ -6,7 +6,7 @@ import pytest
 from clusters import NPU, claim, cluster, deployment, found, need, node, only, pod
 from clusters import storage_class as kind
 
-from rljob_runtime.cli.doctor.cluster_facts import Unavailable
+from rljob_runtime.cli.doctor.cluster_facts import UnreadableFact
 
 TAINT = {"key": "npu", "value": "yes", "effect": "NoSchedule"}
 EIGHT: dict[str, Any] = {
@@ -128,7 +128,7 @@ def test_emulated_devices_without_a_plugin_only_need_nodes():
 
 
 def test_a_cluster_whose_pods_are_not_seen_counts_what_nodes_have():
-    finding = only("placement", cluster(pods=Unavailable("pods is forbidden")), need(**EIGHT))
+    finding = only("placement", cluster(pods=UnreadableFact("pods is forbidden")), need(**EIGHT))
 
     assert finding.status == "ok"
 

@@ -13,7 +13,7 @@ from scripts.ascend_facts import pinned
 from rljob_api.check.load import read_job
 from rljob_operator.build.gang import gang
 from rljob_operator.build.pods import pod_template
-from rljob_runtime.cli.doctor.cluster_facts import Unavailable
+from rljob_runtime.cli.doctor.cluster_facts import UnreadableFact
 from rljob_runtime.cli.doctor.findings import Skip
 from rljob_runtime.cli.doctor.installed import operator_of_deployment
 from rljob_runtime.cli.doctor.need import need_of
@@ -132,7 +132,7 @@ def test_without_devices_each_node_gets_one_pod_and_without_an_operator_an_image
     named = Options(token="abc", seconds=60, image="mine:1")
 
     assert plan_of(facts, None, operator_of_deployment(deployment()), OPTIONS).pods == 2
-    assert plan_of(cluster(nodes=Unavailable("forbidden")), None, None, named).image == "mine:1"
+    assert plan_of(cluster(nodes=UnreadableFact("forbidden")), None, None, named).image == "mine:1"
     with pytest.raises(Skip, match="--image"):
         plan_of(facts, None, None, OPTIONS)
 

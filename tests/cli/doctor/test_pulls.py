@@ -8,7 +8,7 @@ from cluster_jobs import JOB, merged
 from clusters import DEPLOYED, RUNTIME, cluster, deployment, found, need, only
 
 from rljob_api.check.load import read_job
-from rljob_runtime.cli.doctor.cluster_facts import Reference, Unavailable
+from rljob_runtime.cli.doctor.cluster_facts import Reference, UnreadableFact
 from rljob_runtime.cli.doctor.gather import gather
 from rljob_runtime.cli.doctor.installed import operator_of_deployment
 from rljob_runtime.cli.doctor.need import references_of
@@ -116,7 +116,7 @@ def test_types_come_in_a_table_without_objects_so_that_no_content_leaves_the_ser
 
 
 def test_a_missing_secret_is_named_with_its_field_and_one_that_may_not_be_seen_is_skipped():
-    denied = Unavailable("you may not get secrets")
+    denied = UnreadableFact("you may not get secrets")
     facts = cluster(references={PULLED: DOCKER, BUCKET: None, KEYS: denied})
 
     told: dict[str, Any] = {finding.status: finding for finding in found("secrets", facts, need())}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from clusters import NPU, cluster, found, need
 
-from rljob_runtime.cli.doctor.cluster_facts import KueueFacts, Unavailable
+from rljob_runtime.cli.doctor.cluster_facts import KueueFacts, UnreadableFact
 
 KUEUE = {"scheduler": "kueue", "queue": "research", "priorityClass": "high"}
 
@@ -87,9 +87,12 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "fail", "has at most: a3 12",
     ),
     "no right to see priorities": (
-        {"priority_class": Unavailable("workloadpriorityclasses is forbidden")}, "skipped", "priorityclasses",
+        {"priority_class": UnreadableFact("workloadpriorityclasses is forbidden")},
+        "skipped", "priorityclasses",
     ),
-    "not to be seen": ({"cluster_queue": Unavailable("clusterqueues is forbidden")}, "skipped", "forbidden"),
+    "not to be seen": (
+        {"cluster_queue": UnreadableFact("clusterqueues is forbidden")}, "skipped", "forbidden",
+    ),
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.algorithms.values import value_loss
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.update.update_torch import UpdateEngine
+from rljob_runtime.update.update_torch import TorchUpdateEngine
 from rljob_runtime.weights.held_policy import load_local_policy
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -42,7 +42,7 @@ def batch_of(seed: int) -> SampleBatch:
 
 def learn(path: Path, ranks: UpdateRanks) -> tuple[Any, list[dict[str, float]], Any]:
     held = load_local_policy(path, ranks, dtype=torch.float32, scores=True)
-    engine = UpdateEngine(
+    engine = TorchUpdateEngine(
         held.model,
         optimizer=SETTINGS,
         total_steps=2,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rljob_runtime.record.event_types import Operator
+from rljob_runtime.record.event_types import ProfiledOperator
 from rljob_runtime.record.profiles.traces import Trace, top_operators
 
 
@@ -41,7 +41,7 @@ def test_time_of_what_an_operator_calls_is_not_its_own(document):
 
 def test_only_as_many_as_asked_for_are_told():
     assert top_operators(json.dumps(EVENTS).encode(), most=1) == (
-        Operator(name="mm", calls=3, self_seconds=pytest.approx(130e-6)),  # type: ignore[arg-type]
+        ProfiledOperator(name="mm", calls=3, self_seconds=pytest.approx(130e-6)),  # type: ignore[arg-type]
     )
 
 

@@ -5,7 +5,7 @@ import json
 
 from page_data import page_data
 
-from rljob_runtime.record.event_types import Operator
+from rljob_runtime.record.event_types import ProfiledOperator
 from rljob_runtime.record.events import EventLog, read_events
 from rljob_runtime.record.profiles.traces import Trace
 from rljob_runtime.record.profiles.writing import write_traces
@@ -17,7 +17,7 @@ TRACE = Trace(
     rank=0,
     seconds=1.5,
     content=gzip.compress(b"[]"),
-    operators=(Operator(name="aten::mm", calls=3, self_seconds=0.5),),
+    operators=(ProfiledOperator(name="aten::mm", calls=3, self_seconds=0.5),),
 )
 
 
@@ -35,7 +35,7 @@ def test_a_trace_becomes_a_file_and_an_event(tmp_path):
     assert event.path == "profile/step-2/rank-0-update.json.gz"
     assert (event.step, event.rank, event.state) == (2, 0, "update")
     assert (event.seconds, event.bytes) == (1.5, len(TRACE.content))
-    assert event.operators == [Operator(name="aten::mm", calls=3, self_seconds=0.5)]
+    assert event.operators == [ProfiledOperator(name="aten::mm", calls=3, self_seconds=0.5)]
 
 
 def test_what_could_not_be_recorded_is_a_warning(tmp_path):

@@ -13,7 +13,7 @@ from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.update.update_torch import UpdateEngine
+from rljob_runtime.update.update_torch import TorchUpdateEngine
 from rljob_runtime.weights.held_policy import LocalPolicy, load_local_policy
 
 STEPS = 4
@@ -32,9 +32,9 @@ def make_engine(
     lora: Lora | None = None,
     ledger: MemoryLedger | None = None,
     **settings: Any,
-) -> tuple[UpdateEngine, LocalPolicy]:
+) -> tuple[TorchUpdateEngine, LocalPolicy]:
     policy = load_local_policy(path, ranks, dtype=dtype, lora=lora)
-    engine = UpdateEngine(
+    engine = TorchUpdateEngine(
         policy.model,
         optimizer=SETTINGS.model_copy(update=settings),
         total_steps=STEPS,
@@ -47,7 +47,7 @@ def make_engine(
     return engine, policy
 
 
-def train(engine: UpdateEngine, ranks: UpdateRanks, steps: range) -> list[dict[str, float]]:
+def train(engine: TorchUpdateEngine, ranks: UpdateRanks, steps: range) -> list[dict[str, float]]:
     """Each step has two micro-batches, of which replicas take every so many."""
     replica, replicas = ranks.share
     found = []

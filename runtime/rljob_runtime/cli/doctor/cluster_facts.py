@@ -8,7 +8,7 @@ Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Unavailable:
+class UnreadableFact:
     """Replaces a fact that could not be read. why: the error of the API server or the connection."""
 
     why: str
@@ -45,10 +45,10 @@ class KueueFacts:
     """Kueue's objects that a job refers to. served: whether its API is served. local_queues: of the
     namespace. cluster_queue: that of the job's LocalQueue. priority_class: "" where the job names none."""
 
-    served: bool | Unavailable
-    local_queues: tuple[Manifest, ...] | Unavailable
-    cluster_queue: Manifest | Unavailable | None
-    priority_class: Manifest | Unavailable | Literal[""] | None
+    served: bool | UnreadableFact
+    local_queues: tuple[Manifest, ...] | UnreadableFact
+    cluster_queue: Manifest | UnreadableFact | None
+    priority_class: Manifest | UnreadableFact | Literal[""] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,22 +65,22 @@ class Facts:
 
     where: str
     namespace: str
-    version: str | Unavailable
-    rljob_versions: tuple[str, ...] | Unavailable
-    ray_versions: tuple[str, ...] | Unavailable
-    rljob_crd: Manifest | Unavailable | None
-    ray_crd: Manifest | Unavailable | None
-    operators: tuple[Manifest, ...] | Unavailable
-    kuberays: tuple[Manifest, ...] | Unavailable
-    nodes: tuple[Manifest, ...] | Unavailable
-    pods: tuple[Manifest, ...] | Unavailable
-    namespace_pods: tuple[Manifest, ...] | Unavailable
-    storage_classes: tuple[Manifest, ...] | Unavailable
-    claims: tuple[Manifest, ...] | Unavailable
-    references: Mapping[Reference, str | Unavailable | None]
-    rights: Mapping[Right, bool] | Unavailable
+    version: str | UnreadableFact
+    rljob_versions: tuple[str, ...] | UnreadableFact
+    ray_versions: tuple[str, ...] | UnreadableFact
+    rljob_crd: Manifest | UnreadableFact | None
+    ray_crd: Manifest | UnreadableFact | None
+    operators: tuple[Manifest, ...] | UnreadableFact
+    kuberays: tuple[Manifest, ...] | UnreadableFact
+    nodes: tuple[Manifest, ...] | UnreadableFact
+    pods: tuple[Manifest, ...] | UnreadableFact
+    namespace_pods: tuple[Manifest, ...] | UnreadableFact
+    storage_classes: tuple[Manifest, ...] | UnreadableFact
+    claims: tuple[Manifest, ...] | UnreadableFact
+    references: Mapping[Reference, str | UnreadableFact | None]
+    rights: Mapping[Right, bool] | UnreadableFact
     queue: KueueFacts | None = None
-    verdict: str | Unavailable
+    verdict: str | UnreadableFact
 
 
 def name_of(manifest: Manifest) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rljob_api.schema.crd import crd
 from rljob_api.spec.rljob import GROUP, VERSION
-from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unavailable
+from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, UnreadableFact
 from rljob_runtime.cli.doctor.findings import Finding, fail, ok, require, warn
 from rljob_runtime.cli.doctor.installed import InstalledOperator, operator_of_deployment, version_of
 from rljob_runtime.cli.doctor.need import Need
@@ -23,7 +23,7 @@ SHOWN_FIELDS = 5
 
 def api_server(facts: Facts, need: Need | None) -> Iterator[Finding]:
     """Check that the API server answers and is new enough."""
-    if isinstance(facts.version, Unavailable):
+    if isinstance(facts.version, UnreadableFact):
         yield fail(facts.version.why, "start the cluster, or use another --context")
         return
     text, server_version = f"Kubernetes {facts.version} ({facts.where})", version_of(facts.version)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rljob_api.topology.pod_names import JOB_LABEL
-from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unavailable, name_of
+from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, UnreadableFact, name_of
 from rljob_runtime.cli.doctor.findings import Finding, Skip, fail, ok, require, warn
 from rljob_runtime.cli.doctor.need import Need
 
@@ -50,7 +50,9 @@ def devices(facts: Facts, need: Need | None) -> Iterator[Finding]:
             yield fail(f"no node offers {resource}", remedy if offered else INSTALL_PLUGIN)
             continue
         note = (
-            f"; pods were not seen: {facts.pods.why}" if isinstance(facts.pods, Unavailable) else ""
+            f"; pods were not seen: {facts.pods.why}"
+            if isinstance(facts.pods, UnreadableFact)
+            else ""
         )
         nodes_text = first_nodes(map(str, offers))
         yield ok(f"{resource}: {total} on {count_of_nodes(len(offers))} ({nodes_text}){note}")
@@ -96,7 +98,7 @@ def offers_of(facts: Facts, resource: str | None, need: Need | None) -> list[Off
     """Return the offer of every node. need: the job to place; its running pods do not count as requests."""
     requested = (
         None
-        if isinstance(facts.pods, Unavailable)
+        if isinstance(facts.pods, UnreadableFact)
         else _requested_devices(facts.pods, resource, facts, need)
     )
     return [

@@ -6,7 +6,7 @@ from dataclasses import replace
 from rljob_api.spec.rljob import RLJob
 from rljob_runtime.cli.cluster.api_calls import Calls
 from rljob_runtime.cli.cluster.exec import run_remotely
-from rljob_runtime.cli.doctor.cluster_facts import Manifest, Unavailable
+from rljob_runtime.cli.doctor.cluster_facts import Manifest, UnreadableFact
 from rljob_runtime.cli.doctor.examine import examine
 from rljob_runtime.cli.doctor.findings import Finding, Skip, Status, fail, skipped
 from rljob_runtime.cli.doctor.gather import gather
@@ -28,7 +28,7 @@ def diagnose(
     operator = operator_of(facts.operators, facts.namespace)
     need = need_of(job, operator) if job is not None else None
     findings = examine(facts, need)
-    if options is None or isinstance(facts.version, Unavailable):
+    if options is None or isinstance(facts.version, UnreadableFact):
         return findings
     try:
         require_probe_rights(facts)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from rljob_runtime.cli.doctor.cluster_facts import Facts, Unavailable
+from rljob_runtime.cli.doctor.cluster_facts import Facts, UnreadableFact
 from rljob_runtime.cli.doctor.control_plane import (
     api_server,
     kuberay,
@@ -50,4 +50,4 @@ def examine(facts: Facts, need: Need | None) -> list[Finding]:
     """Return the findings of all checks; those of the first check alone where the API server does not
     answer."""
     first = {"api-server": api_server}
-    return findings_of(first if isinstance(facts.version, Unavailable) else CHECKS, facts, need)
+    return findings_of(first if isinstance(facts.version, UnreadableFact) else CHECKS, facts, need)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ParamSpec, TypeVar
 
-from rljob_runtime.cli.doctor.cluster_facts import Unavailable
+from rljob_runtime.cli.doctor.cluster_facts import UnreadableFact
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -55,9 +55,9 @@ def _with_skip(findings: Iterator[Finding]) -> Iterator[Finding]:
         yield skipped(str(skip))
 
 
-def require(fact: T | Unavailable) -> T:
+def require(fact: T | UnreadableFact) -> T:
     """Return the fact. Raises Skip where it is unavailable."""
-    if isinstance(fact, Unavailable):
+    if isinstance(fact, UnreadableFact):
         raise Skip(fact.why)
     return fact
 

@@ -1,7 +1,7 @@
 """Query the API server for all facts, one call after the other, each within its deadline.
 
-A fact that cannot be read becomes `Unavailable` with the reason; after a call without an answer no other is
-made.
+A fact that cannot be read becomes an `UnreadableFact` with the reason. After a call without an answer no other
+call is made.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from rljob_runtime.cli.doctor.cluster_facts import (
     Manifest,
     Reference,
     Right,
-    Unavailable,
+    UnreadableFact,
     name_of,
 )
 from rljob_runtime.cli.doctor.need import operator_of, references_of
@@ -81,7 +81,7 @@ def _queue(queries: "_ClusterQueries", namespace: str, job: RLJob | None) -> Kue
     scheduling, cluster_path = job.spec.scheduling, f"/apis/{KUEUE}"
     queues_path = f"{cluster_path}/namespaces/{namespace}/localqueues"
     local_queues = queries.attempt(lambda: queries.items(queues_path, "localqueues"))
-    listed = [] if isinstance(local_queues, Unavailable) else local_queues
+    listed = [] if isinstance(local_queues, UnreadableFact) else local_queues
     names = [str(q["spec"]["clusterQueue"]) for q in listed if name_of(q) == scheduling.queue]
     priority = scheduling.priority_class
     return KueueFacts(
@@ -104,11 +104,11 @@ def _queue(queries: "_ClusterQueries", namespace: str, job: RLJob | None) -> Kue
 
 def _verdict(
     queries: "_ClusterQueries", manifest: Manifest | None, rights: Any
-) -> str | Unavailable:
+) -> str | UnreadableFact:
     if manifest is None:
-        return Unavailable("no job was given")
+        return UnreadableFact("no job was given")
     if isinstance(rights, dict) and not rights.get(CREATE_JOBS):
-        return Unavailable(f"you may not {CREATE_JOBS}, so no dry run")
+        return UnreadableFact(f"you may not {CREATE_JOBS}, so no dry run")
     return queries.attempt(lambda: queries.dry_run(manifest))
 
 
@@ -119,17 +119,17 @@ class _ClusterQueries:
         self._calls = calls
         self._no_answer = ""
 
-    def attempt(self, query: Callable[[], T]) -> T | Unavailable:
+    def attempt(self, query: Callable[[], T]) -> T | UnreadableFact:
         """Return the answer of the query, or why there is none."""
         if self._no_answer:
-            return Unavailable(self._no_answer)
+            return UnreadableFact(self._no_answer)
         try:
             return query()
         except NoAnswer as error:
             self._no_answer = str(error)
-            return Unavailable(str(error))
+            return UnreadableFact(str(error))
         except ClusterError as error:
-            return Unavailable(str(error))
+            return UnreadableFact(str(error))
 
     def version(self) -> str:
         return str(self._calls.request("get", "/version", resource="/version")["gitVersion"])

@@ -8,7 +8,7 @@ from rljob_api.spec.pods import PodTemplate
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import num_nodes
 from rljob_api.topology.worker_pods import device_resource_name, is_ascend
-from rljob_runtime.cli.doctor.cluster_facts import Manifest, Reference, Unavailable
+from rljob_runtime.cli.doctor.cluster_facts import Manifest, Reference, UnreadableFact
 from rljob_runtime.cli.doctor.installed import InstalledOperator, operator_of_deployment
 
 ROLES = ("head", "worker", "warehouse")
@@ -132,11 +132,11 @@ def _contents(job: RLJob) -> Iterator[tuple[str, str, str]]:
 
 
 def operator_of(
-    deployments: Iterable[Manifest] | Unavailable, namespace: str
+    deployments: Iterable[Manifest] | UnreadableFact, namespace: str
 ) -> InstalledOperator | None:
     """Return the operator that watches the namespace; None without one."""
     operators = (
-        () if isinstance(deployments, Unavailable) else map(operator_of_deployment, deployments)
+        () if isinstance(deployments, UnreadableFact) else map(operator_of_deployment, deployments)
     )
     return next((operator for operator in operators if operator.watches(namespace)), None)
 

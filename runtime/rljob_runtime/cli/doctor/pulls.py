@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rljob_api.topology.worker_pods import PULL_POLICY
-from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unavailable, name_of
+from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, UnreadableFact, name_of
 from rljob_runtime.cli.doctor.findings import Finding, Skip, fail, ok, require, skipped, warn
 from rljob_runtime.cli.doctor.need import ROLES, Need
 
@@ -27,7 +27,7 @@ def secrets(facts: Facts, need: Need | None) -> Iterator[Finding]:
     present = []
     for reference, secret_type in facts.references.items():
         create_command = CREATE_SECRET.format(facts.namespace, reference.name)
-        if isinstance(secret_type, Unavailable):
+        if isinstance(secret_type, UnreadableFact):
             yield skipped(f"{reference} of {reference.field}: {secret_type.why}")
         elif secret_type is None:
             text = f"namespace {facts.namespace} has no {reference}, which {reference.field} names"

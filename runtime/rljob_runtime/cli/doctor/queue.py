@@ -3,7 +3,13 @@
 from collections.abc import Iterator
 
 from rljob_api.spec.section import parse_quantity
-from rljob_runtime.cli.doctor.cluster_facts import Facts, KueueFacts, Manifest, Unavailable, name_of
+from rljob_runtime.cli.doctor.cluster_facts import (
+    Facts,
+    KueueFacts,
+    Manifest,
+    UnreadableFact,
+    name_of,
+)
 from rljob_runtime.cli.doctor.findings import Finding, Skip, fail, ok, require, skipped, warn
 from rljob_runtime.cli.doctor.need import Need
 
@@ -23,7 +29,7 @@ def queue(facts: Facts, need: Need) -> Iterator[Finding]:
     if kueue.priority_class is None:
         text = f"there is no WorkloadPriorityClass {scheduling.priority_class}"
         yield fail(text, "make it, or name another in spec.scheduling.priorityClass")
-    elif isinstance(kueue.priority_class, Unavailable):
+    elif isinstance(kueue.priority_class, UnreadableFact):
         yield skipped(kueue.priority_class.why)
     yield from _queue_findings(kueue, facts.namespace, need)
 

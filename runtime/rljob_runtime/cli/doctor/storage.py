@@ -3,7 +3,7 @@ Pure."""
 
 from collections.abc import Iterator
 
-from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unavailable, name_of
+from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, UnreadableFact, name_of
 from rljob_runtime.cli.doctor.findings import Finding, Skip, fail, ok, require, skipped, warn
 from rljob_runtime.cli.doctor.need import Need
 
@@ -43,7 +43,7 @@ def _default_class(facts: Facts) -> Finding:
 
 
 def _claim(facts: Facts, need: Need, name: str) -> Finding:
-    if isinstance(facts.claims, Unavailable):
+    if isinstance(facts.claims, UnreadableFact):
         return skipped(facts.claims.why)
     claim_text = f"PersistentVolumeClaim {name}"
     pvc = next((claim for claim in facts.claims if name_of(claim) == name), None)
@@ -75,7 +75,7 @@ def _pod_count(need: Need, name: str) -> str:
 
 def _binds_on_first_mount(facts: Facts, claim: Manifest) -> bool:
     """Return whether the claim is bound only once a pod mounts it."""
-    if isinstance(facts.storage_classes, Unavailable):
+    if isinstance(facts.storage_classes, UnreadableFact):
         return True
     name = claim["spec"].get("storageClassName")
     return any(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_runtime.record.event_types import Operator
+from rljob_runtime.record.event_types import ProfiledOperator
 
 FOLDER = "profile"
 """Folder of the traces within the run's folder."""
@@ -30,7 +30,7 @@ class Trace:
     occurrence: int = 1
     seconds: float = 0.0
     content: bytes = b""
-    operators: tuple[Operator, ...] = ()
+    operators: tuple[ProfiledOperator, ...] = ()
     problem: str = ""
 
     @property
@@ -40,7 +40,7 @@ class Trace:
         return f"{FOLDER}/step-{self.step}/rank-{self.rank}-{state}.json.gz"
 
 
-def top_operators(trace: bytes, *, most: int) -> tuple[Operator, ...]:
+def top_operators(trace: bytes, *, most: int) -> tuple[ProfiledOperator, ...]:
     """Operators of a Chrome trace with the longest self time, on all threads and streams.
 
     trace: JSON, a list of events or an object that contains one.
@@ -54,7 +54,7 @@ def top_operators(trace: bytes, *, most: int) -> tuple[Operator, ...]:
         totals[1] += microseconds
     order = sorted(sums, key=lambda name: -sums[name][1])[:most]
     return tuple(
-        Operator(name=name, calls=int(sums[name][0]), self_seconds=sums[name][1] / 1e6)
+        ProfiledOperator(name=name, calls=int(sums[name][0]), self_seconds=sums[name][1] / 1e6)
         for name in order
     )
 

@@ -27,12 +27,12 @@ from rljob_runtime.update.update_megatron.model import (
     expert_tensor,
 )
 from rljob_runtime.update.update_megatron.optimizer import CoreAdam
-from rljob_runtime.update.update_torch import UpdateEngine
+from rljob_runtime.update.update_torch import TorchUpdateEngine
 
 ALONE = UpdateDegrees(data=1)
 
 
-def make_engine(setup: UpdateSetup) -> UpdateEngine:
+def make_engine(setup: UpdateSetup) -> TorchUpdateEngine:
     """Create the engine. Raises ConfigError if Megatron is not installed or cannot train the model."""
     update, groups = setup.spec.update, setup.ranks.groups
     degrees = groups.grid.degrees if groups else ALONE
@@ -60,7 +60,7 @@ def make_engine(setup: UpdateSetup) -> UpdateEngine:
     )
     model = core.DistributedDataParallel(config=config, ddp_config=shared, module=decoder)
     decoder.hold()  # since it moved them if ranks share the optimizer
-    return UpdateEngine(
+    return TorchUpdateEngine(
         decoder,
         optimizer=update.optimizer,
         total_steps=setup.total_steps,

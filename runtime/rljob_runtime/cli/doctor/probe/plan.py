@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rljob_api.spec.pods import parse_amount
 from rljob_api.spec.section import parse_quantity
 from rljob_api.topology.worker_pods import EMULATED_REQUESTS, HOST_GIB, is_ascend
-from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unavailable, name_of
+from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, UnreadableFact, name_of
 from rljob_runtime.cli.doctor.devices import offers_of
 from rljob_runtime.cli.doctor.findings import Skip
 from rljob_runtime.cli.doctor.installed import InstalledOperator
@@ -175,7 +175,7 @@ def _bound_claim(facts: Facts, need: Need) -> str | None:
     """Return the claim of the runs' folder if it is bound: a probe must not bind it."""
     storage = need.job.spec.checkpoint.storage
     claim = storage.persistent_volume_claim if storage is not None else None
-    if claim is None or isinstance(facts.claims, Unavailable):
+    if claim is None or isinstance(facts.claims, UnreadableFact):
         return None
     bound_claims = [name_of(c) for c in facts.claims if c.get("status", {}).get("phase") == "Bound"]
     return claim.claim_name if claim.claim_name in bound_claims else None
@@ -183,7 +183,7 @@ def _bound_claim(facts: Facts, need: Need) -> str | None:
 
 def _free_devices(facts: Facts, operator: InstalledOperator | None) -> tuple[str | None, int, int]:
     """Return (resource, devices per pod, nodes) without a job: one device of each node that has free ones."""
-    if isinstance(facts.nodes, Unavailable):
+    if isinstance(facts.nodes, UnreadableFact):
         return None, 0, 1
     offers = [offer for offer in offers_of(facts, DEFAULT_RESOURCE, None) if not offer.unfit]
     free = [offer for offer in offers if offer.free > 0]
