@@ -29,7 +29,7 @@ nightly: .venv/.dev-ready  ## Tests that are too slow for each push
 test-fast: .venv/.dev-ready  ## Those that start neither Ray nor a server: at each save
 	$(PYTEST) -m "not ray and not vllm and not run and not nightly" $(FAST)
 
-check: .venv/.dev-ready docs  ## Format, lint, types, import contracts, generated files, chart, images, documentation
+check: .venv/.dev-ready docs  ## Format, lint, types, import contracts, names, generated files, chart, images, documentation
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
@@ -38,6 +38,7 @@ check: .venv/.dev-ready docs  ## Format, lint, types, import contracts, generate
 	$(PY) -m rljob_api.schema.spec_docs --check
 	$(PY) scripts/chart_docs.py --check
 	$(PY) scripts/event_docs.py --check
+	$(PY) scripts/check_names.py
 	scripts/check_chart.sh
 	scripts/check_images.sh
 	$(PY) -m benchmarks.write_docs --check

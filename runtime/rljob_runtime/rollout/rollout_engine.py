@@ -181,7 +181,7 @@ class PromptGroup:
 
     @property
     def drawn_of_begun(self) -> list[bool]:
-        """For each of the begun tokens, whether the policy generated it."""
+        """Return whether the policy generated each of the begun tokens."""
         return self.drawn or [True] * len(self.begun)
 
     @property

@@ -22,12 +22,12 @@ from rljob_runtime.rollout.rollout_engine import PromptGroup
 
 
 def make_sight(
-    path: Path, part: ModelShard, new: WeightFactory, towers: VisionTowers | None = None
+    path: Path, shard: ModelShard, new: WeightFactory, towers: VisionTowers | None = None
 ) -> "Sight":
     """Return the sight of a directory's model, with its vision tower where these layers read it. towers: of
     the device; None to load one. Raises ConfigError for a model without a tower, and as
     `VisionTower.from_path`."""
-    vision, first = part.sizes.vision, part.layers.start
+    vision, first = shard.sizes.vision, shard.layers.start
     if vision is None:
         raise ConfigError(
             f"{path} has no vision tower, and prompts show pictures; use a model with one"

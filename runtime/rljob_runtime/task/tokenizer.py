@@ -159,10 +159,10 @@ class PictureByteTokenizer(ByteTokenizer):
 
     def encode(self, text: str) -> list[int]:
         """Return a begin token and the text's bytes; names of picture tokens become these tokens."""
-        pieces = self._names.split(text)
+        segments = self._names.split(text)
         return [
             BOS_ID,
-            *(token for piece in pieces for token in _picture_ids(piece) or piece.encode()),
+            *(token for segment in segments for token in _picture_ids(segment) or segment.encode()),
         ]
 
     def texts(self, ids: Sequence[int]) -> list[str]:

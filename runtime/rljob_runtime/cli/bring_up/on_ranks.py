@@ -123,8 +123,8 @@ def reshard(context: CheckContext) -> Figures:
     )
     strategy = AllgatherSwap(resharder, trained, backend)
 
-    def allocate(piece: TensorBox) -> Tensor:
-        return torch.empty(piece.box.size[: len(piece.tensor.shape)], device=backend.device)
+    def allocate(region: TensorBox) -> Tensor:
+        return torch.empty(region.box.size[: len(region.tensor.shape)], device=backend.device)
 
     for _ in range(2):
         started = time.perf_counter()

@@ -71,9 +71,9 @@ class ClusterRun:
             raise NotThere(f"{self._name} was deleted; another job has its name now")
         self._head = head_pod(self._job, self._calls.pods(uid))
 
-    def status(self, pulse: RunActivity, now: float) -> RunStatus:
+    def status(self, activity: RunActivity, time_s: float) -> RunStatus:
         if ending(self._job) is not None and not self._silence:
-            return self._ended(pulse)
+            return self._ended(activity)
         if self._silence:
             return RunStatus(over=False, text=self._silence)
         if self._head is None:
@@ -81,14 +81,14 @@ class ClusterRun:
         if not has_started(self._head):
             pod = self._head["metadata"]["name"]
             return RunStatus(over=False, text=f"waiting for {pod}: {state(self._head)}")
-        if pulse.finished is not None:
+        if activity.finished is not None:
             return RunStatus(over=False, text="the attempt has ended; waiting for what follows")
-        if not pulse.last:
+        if not activity.last:
             return RunStatus(over=False, text=f"waiting for the driver ({phase(self._job)})")
         return RunStatus(over=False)
 
-    def _ended(self, pulse: RunActivity) -> RunStatus:
-        if pulse.finished is not None:
+    def _ended(self, activity: RunActivity) -> RunStatus:
+        if activity.finished is not None:
             return RunStatus(over=True)
         end = ending(self._job)
         text = f"the job has ended ({end}); {run_location(self._job)}"

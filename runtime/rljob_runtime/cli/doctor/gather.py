@@ -1,7 +1,7 @@
 """Query the API server for all facts, one call after the other, each within its deadline.
 
-A fact that cannot be read becomes an `UnreadableFact` with the reason. After a call without an answer no other
-call is made.
+A fact that cannot be read becomes an `UnreadableFact` with the reason. After a call without an answer no
+other call is made.
 """
 
 from collections.abc import Callable

@@ -59,7 +59,7 @@ class Analysis:
     @property
     def bottleneck(self) -> StepPart:
         """The longest part; `other` only if it is the only one."""
-        return next((part for part in self.parts if part.name != "other"), self.parts[0])
+        return next((group for group in self.parts if group.name != "other"), self.parts[0])
 
 
 def analyze_run(folder: Path) -> Analysis:

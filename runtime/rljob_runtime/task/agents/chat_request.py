@@ -169,7 +169,7 @@ def _content(value: JsonValue, param: str) -> str:
     if isinstance(value, str):
         return value
     parts = value if isinstance(value, list) else [None]
-    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+    texts = [item.get("text") if isinstance(item, dict) else None for item in parts]
     if not all(isinstance(text, str) for text in texts):
         raise RequestRefused(
             f"{param} must be a text, or parts of type text: the policy is shown nothing else",
