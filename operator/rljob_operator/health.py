@@ -73,13 +73,17 @@ class LoopLag:
 class Watches(Protocol):
     """The methods of `WatchAges` that health checks call."""
 
-    def oldest(self) -> tuple[str, float]: ...
+    def oldest(self) -> tuple[str, float]:
+        """Return the kind whose watch has been silent longest, and for how many seconds."""
+        ...
 
 
 class Keys(Protocol):
     """The methods of `KeyedQueue` that health checks call."""
 
-    def oldest_age(self) -> float: ...
+    def oldest_age(self) -> float:
+        """Return for how many seconds the queue's oldest key has waited or been worked on."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

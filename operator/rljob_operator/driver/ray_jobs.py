@@ -72,7 +72,9 @@ class RayJob:
 class RayMetrics(Protocol):
     """Receives a report of each request."""
 
-    def ray_call(self, verb: str, code: str, seconds: float) -> None: ...
+    def ray_call(self, verb: str, code: str, seconds: float) -> None:
+        """Count one finished request to Ray's Jobs API. code: the HTTP status, or no_answer."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,9 @@ FOREIGN_ERRORS = (
 class KubeMetrics(Protocol):
     """Receives a report of each call."""
 
-    def kube_call(self, verb: str, code: str, seconds: float) -> None: ...
+    def kube_call(self, verb: str, code: str, seconds: float) -> None:
+        """Count one call to the API server. code: 2xx, the HTTP status of an error, timeout or no_answer."""
+        ...
 
 
 class Kube:

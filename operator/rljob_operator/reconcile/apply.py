@@ -64,14 +64,25 @@ RLJOB = (f"{GROUP}/{VERSION}", KIND)
 class Writer(Protocol):
     """The methods of `Kube` with which a pass writes."""
 
-    async def find(
-        self, api_version: str, kind: str, namespace: str, name: str
-    ) -> Manifest | None: ...
-    async def get_of_cluster(self, api_version: str, kind: str, name: str) -> Manifest: ...
+    async def find(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
+        """Return the object, or None if it does not exist."""
+        ...
+
+    async def get_of_cluster(self, api_version: str, kind: str, name: str) -> Manifest:
+        """Return an object of a kind without namespaces. Raises NotFound."""
+        ...
+
     async def patch_status(
         self, manifest: Manifest, status: dict[str, Any], resource_version: str
-    ) -> Manifest: ...
-    async def apply(self, manifest: Manifest, *, uid: str | None = None) -> Manifest: ...
+    ) -> Manifest:
+        """Make `status` the full status. Raises Conflict if the object is no longer at `resource_version`."""
+        ...
+
+    async def apply(self, manifest: Manifest, *, uid: str | None = None) -> Manifest:
+        """Create or change the object by server-side apply. Raises Conflict if the one with this uid is
+        gone."""
+        ...
+
     async def delete(
         self,
         api_version: str,
@@ -81,8 +92,14 @@ class Writer(Protocol):
         *,
         uid: str,
         grace_seconds: int | None = None,
-    ) -> bool: ...
-    async def create_event(self, event: Manifest) -> None: ...
+    ) -> bool:
+        """Delete the object with this uid; return False if it did not exist. Raises Conflict for another
+        uid."""
+        ...
+
+    async def create_event(self, event: Manifest) -> None:
+        """Post an event about the job; one that was posted before is counted up."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

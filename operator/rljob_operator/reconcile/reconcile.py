@@ -64,7 +64,9 @@ def head_url(cluster: str, namespace: str, port: int) -> str:
 class DelayedQueue(Protocol):
     """The part of the queue that a pass uses."""
 
-    def add_after(self, key: JobKey, seconds: float) -> None: ...
+    def add_after(self, key: JobKey, seconds: float) -> None:
+        """Request a pass over the job after so many seconds; the earliest request counts."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)

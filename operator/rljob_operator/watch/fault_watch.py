@@ -28,7 +28,9 @@ READ_SECONDS = 5.0
 class FaultMetrics(Protocol):
     """The methods of `Metrics` for chips."""
 
-    def set_faulty_chips(self, counts: Counter[str]) -> None: ...
+    def set_faulty_chips(self, counts: Counter[str]) -> None:
+        """Replace the number of chips at each level; levels without a count have none."""
+        ...
 
 
 class ChipFaults:

@@ -32,7 +32,9 @@ WATCH_SECONDS = 240  # an integer: kopf passes it on unchanged, and the API serv
 class JobQueue(Protocol):
     """Receives the jobs that have changed."""
 
-    def add(self, key: JobKey, *, new: bool = False) -> None: ...
+    def add(self, key: JobKey, *, new: bool = False) -> None:
+        """Request a pass over the job. new: nothing was done for it yet, so it goes first."""
+        ...
 
 
 class WatchAges:

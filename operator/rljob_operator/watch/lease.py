@@ -76,9 +76,17 @@ def spec_of(me: str, before: Manifest, *, times: LeaseTimes, wall_time: datetime
 class LeaseStore(Protocol):
     """The methods of `Kube` for leases."""
 
-    async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest: ...
-    async def create(self, manifest: Manifest) -> Manifest: ...
-    async def replace(self, manifest: Manifest) -> Manifest: ...
+    async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest:
+        """Return the stored lease, with its resourceVersion. Raises NotFound."""
+        ...
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Create the lease. Raises Conflict if it exists, as another candidate was faster."""
+        ...
+
+    async def replace(self, manifest: Manifest) -> Manifest:
+        """Replace the lease. Raises Conflict if it changed since the manifest's resourceVersion."""
+        ...
 
 
 class LeaderLease:

@@ -32,8 +32,13 @@ HEAD_START = 1000
 class QueueMetrics(Protocol):
     """Receives the queue's reports."""
 
-    def key_added(self) -> None: ...
-    def pass_done(self, result: PassResult, seconds: float) -> None: ...
+    def key_added(self) -> None:
+        """Count a key that was put into the queue."""
+        ...
+
+    def pass_done(self, result: PassResult, seconds: float) -> None:
+        """Count one pass over a key, and record how many seconds it took."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,9 @@ class Lister(Protocol):
         *,
         labels: Mapping[str, str | None] | None = None,
         keep: Callable[[Manifest], Manifest] = dict,
-    ) -> list[Manifest]: ...
+    ) -> list[Manifest]:
+        """Return all objects of a kind that have the labels; `keep` reduces each to what the cache stores."""
+        ...
 
 
 async def keep_in_step(

@@ -61,8 +61,14 @@ class SideStream(Protocol):
 class Profiler(Protocol):
     """Records the work of a device and its host between `start` and `stop`; used once."""
 
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
+    def start(self) -> None:
+        """Start to record; only work after it is in the trace."""
+        ...
+
+    def stop(self) -> None:
+        """End the recording and collect the trace, which `export_chrome_trace` writes."""
+        ...
+
     def export_chrome_trace(self, path: str, /) -> object:
         """Write the recorded trace. path: of a new file, `.json`."""
         ...

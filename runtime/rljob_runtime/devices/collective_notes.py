@@ -23,11 +23,19 @@ class TensorInfo(Protocol):
     """The properties of a tensor that a note stores."""
 
     @property
-    def shape(self) -> Sequence[int]: ...
+    def shape(self) -> Sequence[int]:
+        """Return the size of each dimension; a note stores them as a tuple."""
+        ...
+
     @property
-    def dtype(self) -> object: ...
+    def dtype(self) -> object:
+        """Return the element type, which prints as `torch.bfloat16` or alike."""
+        ...
+
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Return the bytes of all elements, as a note reports them."""
+        ...
 
 
 class Note:

@@ -19,9 +19,20 @@ class Server(Protocol):
     """The interface of a `DockServer` or an `HttpServer`."""
 
     @property
-    def role(self) -> str: ...
-    async def start(self) -> tuple[str, int]: ...
-    async def stop(self) -> None: ...
+    def role(self) -> str:
+        """Return the short name that the server's thread and its log lines carry."""
+        ...
+
+    async def start(self) -> tuple[str, int]:
+        """Listen for connections on the running event loop; return (host, port).
+
+        Raises OSError when the port is taken.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Close the listeners and all connections, on the event loop that `start` ran on."""
+        ...
 
 
 class ServerThread:

@@ -180,6 +180,7 @@ def _yarn_unscaled(width: int, rope: Rope) -> Tensor:
     pairs."""
 
     def pair(turns: float) -> float:
+        """Return the fractional index of the pair that makes this many turns over the original length."""
         wavelength = rope.original_length / (2 * math.pi * turns)
         return width * math.log(wavelength) / (2 * math.log(rope.theta))
 

@@ -96,6 +96,8 @@ class _Passes:
         self._activations: dict[tuple[int, int], tuple[Tensor | None, Tensor]] = {}
 
     def forward(self, step: PipelineStep) -> None:
+        """Run a micro-batch through a chunk; send its output to the next stage, or keep the last stage's
+        in `outputs`."""
         input_hidden = None
         if step.stage > 0:
             input_hidden = self._channel.receive(step).requires_grad_(self._schedule.trains)
@@ -110,6 +112,8 @@ class _Passes:
             self.outputs[step.micro_batch] = output.detach()
 
     def backward(self, step: PipelineStep) -> None:
+        """Run a forward pass backward, from the next stage's gradient or the loss, and send the input's
+        gradient to the previous stage."""
         input_hidden, output = self._activations.pop((step.stage, step.micro_batch))
         if step.stage < self._schedule.stages - 1:
             output = _BackwardFrom.apply(output, self._channel.receive(step))  # type: ignore[no-untyped-call]

@@ -88,6 +88,8 @@ class _Ring:
                 key_value = pending.wait()
 
     def buffer_for(self, source: int, like: Tensor) -> Tensor:
+        """Return an empty buffer for the tokens of rank `source`; its other dimensions and type are those
+        of `like`."""
         return like.new_empty(self.layout.num_tokens(source), *like.shape[1:])
 
     def blocks(self, source: int) -> list[Block]:

@@ -31,10 +31,14 @@ class Workers(Protocol):
     """
 
     @property
-    def host(self) -> str: ...
+    def host(self) -> str:
+        """Return the address of this process at which workers reach it."""
+        ...
 
     @property
-    def may_move(self) -> bool: ...
+    def may_move(self) -> bool:
+        """Return whether a restarted worker may have another address than before."""
+        ...
 
     def reserve(self, nodes: int) -> None:
         """Reserve the devices of the first nodes. Raises WorkerError if there are none before the
@@ -120,25 +124,32 @@ class Anywhere:
         """Do nothing: no node is lost."""
 
     def has_place(self, node: int) -> bool:
+        """Return True: all nodes are available."""
         return True
 
     def move(self, node: int) -> bool:
+        """Return False: no other node is needed."""
         return False
 
     def release(self, node: int) -> None:
         """Do nothing: there are no reservations."""
 
     def on_device(self, node: int, number: int) -> Home:
+        """Return an empty home: all workers share this machine."""
         return {}
 
     def on_reserved_node(self, node: int | None) -> Home:
+        """Return an empty home: all workers share this machine."""
         return {}
 
     def near(self, node: int) -> Home:
+        """Return an empty home: all workers share this machine."""
         return {}
 
     def has_reservation(self, worker: Worker) -> bool:
+        """Return True: no reservation can end."""
         return True
 
     def warehouse_homes(self, warehouses: int, *, spread: int | None) -> list[Home]:
+        """Return an empty list: no pods are reserved for warehouses."""
         return []

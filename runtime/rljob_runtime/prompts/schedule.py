@@ -39,20 +39,28 @@ class PassResults(Protocol):
     failed: number of samples with an error."""
 
     @property
-    def prompts(self) -> Sequence[int]: ...
+    def prompts(self) -> Sequence[int]:
+        """Return each sample's prompt number in the step; samples whose score failed have no entry."""
+        ...
 
     @property
-    def passes(self) -> Sequence[float]: ...
+    def passes(self) -> Sequence[float]:
+        """Return 1 for each sample that passed its first reward, otherwise 0, in the order of `prompts`."""
+        ...
 
     @property
-    def failed(self) -> int: ...
+    def failed(self) -> int:
+        """Return how many samples a scorer failed on, all absent from `prompts` and `passes`."""
+        ...
 
 
 class SampleOrigin(Protocol):
     """The part of an update's report that lists the prompts of its samples."""
 
     @property
-    def positions(self) -> Sequence[int]: ...
+    def positions(self) -> Sequence[int]:
+        """Return the prompts' positions in the training stream, counted from 0."""
+        ...
 
 
 class UpdateSummary(Protocol):
@@ -60,10 +68,15 @@ class UpdateSummary(Protocol):
     only with a difficulty filter."""
 
     @property
-    def lineage(self) -> SampleOrigin | None: ...
+    def lineage(self) -> SampleOrigin | None:
+        """Return the origin of the samples; None without partial rollout, or if the update is not the
+        policy's."""
+        ...
 
     @property
-    def passed(self) -> PassResults | None: ...
+    def passed(self) -> PassResults | None:
+        """Return the results of the samples; None without a filter, or if the update is not the policy's."""
+        ...
 
 
 class PromptSchedule:

@@ -78,6 +78,7 @@ class Int8(QuantizationConfig):  # type: ignore[misc]
         return cls()
 
     def get_quant_method(self, layer: Module, prefix: str) -> Int8Linear | None:
+        """Return the int8 method of a linear layer, None for other layers. Raises ValueError for experts."""
         if type(layer).__name__ in EXPERTS:
             raise ValueError(f"{prefix} has experts, which are not rounded here")
         return Int8Linear() if isinstance(layer, LinearBase) else None

@@ -182,14 +182,18 @@ class _Share:
 
     @property
     def first(self) -> dict[str, int]:
+        """Return the first item of each parameter in this rank's moments; 0 for those without an entry."""
         return self.adamw.first if isinstance(self.adamw, ShardedAdamW) else {}
 
     def begin(self) -> None:
+        """Allocate the gradient buckets of a step. Raises DeviceMemoryError if they do not fit."""
         self.free()
         kind = ScatteredGradients if self._scatters else WholeGradients
         self._gradients = kind(self._parameters, self._buckets, self._group, self._ledger)
 
     def end_pass(self) -> None:
+        """End a backward pass: with ZeRO 2 its gradients are summed into the shards, otherwise nothing
+        happens."""
         if isinstance(self._gradients, ScatteredGradients):
             self._gradients.end_pass()
 
@@ -200,6 +204,8 @@ class _Share:
         return [p.grad for p in self._parameters.values() if p.grad is not None]
 
     def sum_over_ranks(self) -> None:
+        """Set `shards` to the gradients summed over the group: with ZeRO this rank's shard, otherwise all
+        of them."""
         assert self._gradients is not None, "begin() makes the gradients"
         if isinstance(self._gradients, ScatteredGradients):
             self.shards = self._gradients.shards
@@ -209,12 +215,14 @@ class _Share:
             self.shards = self._gradients.sum_over_ranks()
 
     def step(self, learning_rate: float) -> None:
+        """Apply the summed gradients with AdamW; with ZeRO, also gather the weights that other ranks step."""
         if isinstance(self.adamw, ShardedAdamW):
             self.adamw.step(self.shards, learning_rate)
         else:
             self.adamw.step(learning_rate)
 
     def free(self) -> None:
+        """Drop the gradient buckets and the shards; without buckets, do nothing."""
         if self._gradients is not None:
             self._gradients.free()
             self._gradients, self.shards = None, GradientShards([])
@@ -240,12 +248,14 @@ class _Rows:
 
     @property
     def first(self) -> dict[str, int]:
+        """Return the first item of each parameter that this rank's rows contain."""
         return {
             name: first_row(parameter) * math.prod(parameter.shape[1:])
             for name, parameter in self._parameters.items()
         }
 
     def begin(self) -> None:
+        """Drop the previous gradients and check that new ones fit. Raises DeviceMemoryError."""
         self.free()
         self._ledger.require(
             MemoryKind.GRADIENTS,
@@ -260,19 +270,24 @@ class _Rows:
         )
 
     def local(self) -> list[Tensor]:
+        """Return the gradients of this rank's rows, which are already summed over data × context ranks."""
         take_gradients(self._parameters, self._rows)
         return [rows.grad for rows in self._rows.values() if rows.grad is not None]
 
     def sum_over_ranks(self) -> None:
+        """Set `shards` to the rows' gradients; those of parameters that tensor ranks repeat are summed
+        over these."""
         gradients = self.local()
         for gradient in gradients:
             sum_over_ranks(gradient.view(-1), self._group)
         self.shards = GradientShards(gradients, copies=size_of(self._group))
 
     def step(self, learning_rate: float) -> None:
+        """Apply the summed gradients to this rank's rows; the ranks exchange nothing."""
         self.adamw.step(learning_rate)
 
     def free(self) -> None:
+        """Drop the gradients of the parameters and of their rows."""
         for tensor in (*self._parameters.values(), *self._rows.values()):
             tensor.grad = None
         self.shards = GradientShards([])

@@ -30,11 +30,19 @@ class Arrival(Protocol):
     changes, None without deltas; checks: the number of names and sums that were compared."""
 
     @property
-    def received_bytes(self) -> int: ...
+    def received_bytes(self) -> int:
+        """Return the bytes of the last received version."""
+        ...
+
     @property
-    def delta_bytes(self) -> int | None: ...
+    def delta_bytes(self) -> int | None:
+        """Return the bytes of the last version that were received as changes, None without deltas."""
+        ...
+
     @property
-    def checks(self) -> int: ...
+    def checks(self) -> int:
+        """Return the number of names and sums that were compared for the last version."""
+        ...
 
     def receive(self, group: SyncGroup, version: int) -> Tensor:
         """Receive a version into host memory; return the log-probs of the probe's tokens under it [T],

@@ -101,6 +101,7 @@ class _CopySlot:
 
     @property
     def step(self) -> int:
+        """Return the step of the slot's copy, -1 without a complete one."""
         return -1 if self.state is None else self.state.step
 
 

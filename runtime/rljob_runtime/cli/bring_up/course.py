@@ -127,6 +127,7 @@ class _Process:
 
     @property
     def has_ended(self) -> bool:
+        """Return whether the process has ended, without waiting for it."""
         return self._popen.poll() is not None
 
     @property
@@ -150,6 +151,7 @@ class _Process:
             self._popen.send_signal(signal.SIGUSR1)
 
     def output(self) -> str:
+        """Return the last lines of the process's output, stderr included, for the message of a failure."""
         text = self._output.read_text(encoding="utf-8", errors="replace")
         return "\n".join(text.splitlines()[-OUTPUT_LINES:])[-OUTPUT_CHARACTERS:]
 

@@ -30,11 +30,20 @@ OVERLAP_SECONDS = 5
 class LogSource(Protocol):
     """The subset of `Calls` that reads logs."""
 
-    def job(self, name: str) -> Manifest: ...
-    def pods(self, uid: str) -> Sequence[Manifest]: ...
+    def job(self, name: str) -> Manifest:
+        """Return the RLJob's manifest. Raises NotThere if it was deleted."""
+        ...
+
+    def pods(self, uid: str) -> Sequence[Manifest]:
+        """Return the pods of the job with this uid."""
+        ...
+
     def log(
         self, pod: str, *, quiet_seconds: float | None, tail: int | None, since_seconds: int | None
-    ) -> Iterator[str]: ...
+    ) -> Iterator[str]:
+        """Yield log lines with their times. quiet_seconds: follow until none comes for so long; None: do not
+        follow."""
+        ...
 
 
 def read_log(calls: LogSource, job: Manifest, *, tail: int | None) -> Iterator[str]:

@@ -20,8 +20,13 @@ GONE = 410
 class WatchSource(Protocol):
     """The subset of `Calls` that follows one job."""
 
-    def job(self, name: str) -> Manifest: ...
-    def watch(self, name: str, resource_version: str) -> Iterator[Manifest]: ...
+    def job(self, name: str) -> Manifest:
+        """Return the RLJob's manifest. Raises NotThere if it was deleted."""
+        ...
+
+    def watch(self, name: str, resource_version: str) -> Iterator[Manifest]:
+        """Yield changes after this version, `{"type", "object"}`, until the server ends the watch."""
+        ...
 
 
 def follow(

@@ -132,6 +132,7 @@ class _ClusterQueries:
             return UnreadableFact(str(error))
 
     def version(self) -> str:
+        """Return the API server's version, such as v1.34.1."""
         return str(self._calls.request("get", "/version", resource="/version")["gitVersion"])
 
     def served_versions(self, group: str) -> tuple[str, ...]:
@@ -143,6 +144,7 @@ class _ClusterQueries:
         return tuple(version["version"] for version in api_group["versions"])
 
     def crd(self, name: str) -> Manifest | None:
+        """Return the CustomResourceDefinition, or None if it is not installed."""
         path = f"/apis/apiextensions.k8s.io/v1/{CRDS}/{name}"
         try:
             return self._calls.request("get", path, resource=CRDS, name=name)
@@ -179,6 +181,7 @@ class _ClusterQueries:
         return str(row.get("Type", ""))
 
     def items(self, path: str, resource: str, **query: str) -> tuple[Manifest, ...]:
+        """Return the objects that a list call gives. query: parameters of the call, such as labelSelector."""
         listing = self._calls.request("list", path, resource=resource, query=query)
         return tuple(listing.get("items") or ())
 
@@ -201,6 +204,7 @@ class _ClusterQueries:
             return deployments
 
     def rights(self) -> dict[Right, bool]:
+        """Return which rights the caller has in the namespace; the server is queried once for each."""
         return {right: self._may(right) for right in CHECKED_RIGHTS}
 
     def _may(self, right: Right) -> bool:

@@ -184,9 +184,11 @@ class _FusedCall:
     blocks: Sequence[Block]
 
     def gather_queries(self, x_UAX: Tensor) -> Tensor:
+        """Concatenate the blocks' queries of a [U, A, ...] tensor to [R, A, ...]."""
         return torch.cat([x_UAX[block.queries] for block in self.blocks])
 
     def gather_keys(self, x_WNX: Tensor) -> Tensor:
+        """Concatenate the blocks' keys, or values, of a [W, N, ...] tensor, in the order of blocks."""
         return torch.cat([x_WNX[block.keys] for block in self.blocks])
 
     def sizes(self, side: int) -> list[int]:

@@ -106,12 +106,17 @@ class _EncodedColumn(NamedTuple):
 
     @classmethod
     def encode(cls, name: str, column: Column, of_groups: bool) -> "_EncodedColumn":
+        """Return the column with its format and bytes; large scattered arrays are not copied yet.
+
+        of_groups: whether the column has one row per group.
+        """
         form = column.form if isinstance(column, ChunkedColumn) else format_of(column)
         data = column.buffer() if isinstance(column, ChunkedColumn) else as_bytes(column.values)
         lengths = column.lengths
         return cls(name, form, lengths, lengths * form.value_bytes, data, of_groups)
 
     def head(self, sums: NDArray[np.int64]) -> NewColumn:
+        """Return the description of the column for a message. sums: checksum of each row, int64 [n]."""
         form = self.form
         return NewColumn(
             name=self.name,

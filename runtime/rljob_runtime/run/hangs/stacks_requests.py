@@ -24,11 +24,19 @@ class HangReport(Protocol):
     """An investigated hang, as `Hang`."""
 
     @property
-    def folder(self) -> Path | None: ...
+    def folder(self) -> Path | None:
+        """Return the folder with the stacks, or None if it could not be written."""
+        ...
+
     @property
-    def missing_text(self) -> str: ...
+    def missing_text(self) -> str:
+        """Describe which processes are missing, for the answer to the operator."""
+        ...
+
     @property
-    def waits(self) -> str: ...
+    def waits(self) -> str:
+        """Describe the first process that waits, and what it waits for; "" if none does."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)

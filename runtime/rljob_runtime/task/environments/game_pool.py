@@ -68,11 +68,13 @@ class _EnvironmentPlayers:
         self._turn = itertools.count()
 
     def begin(self, seed: int, moves: Sequence[str]) -> OpenGame:
+        """Return a new game with the next player in turn; its moves are replayed with its next move."""
         number = next(self._turn)
         seat = self._seats[number % len(self._seats)]
         return OpenGame(seat, GameSession(name=str(number), seed=seed, moves=list(moves)))
 
     def close(self) -> None:
+        """End the processes of all players; pending moves are not answered."""
         for seat in self._seats:
             seat.close()
 
@@ -87,6 +89,8 @@ class _PlayerSeat:
         self.threads = ThreadPoolExecutor(1, f"environment-{environment.name}")
 
     def player(self) -> Player:
+        """Return the player, whose process starts with the first call. Raises ConfigError if it does not
+        start."""
         with self._lock:
             assert not self._closed, "a pool that was closed plays no more"
             if self._player is None:
@@ -94,6 +98,8 @@ class _PlayerSeat:
             return self._player
 
     def move(self, session: GameSession, text: str, called_at: float) -> Moved:
+        """Return the result of a move; exceptions become its `error`. called_at: monotonic time of the
+        call, from which the result's seconds count."""
         try:
             moved = self.player().move(session, text)
         except Exception as error:  # a thread that raises would leave the sample waiting for ever
@@ -102,13 +108,17 @@ class _PlayerSeat:
         return replace(moved, seconds=time.monotonic() - called_at)
 
     def forget(self, session: GameSession) -> None:
+        """Drop the session's game in the player's process, if one was started."""
         if self._player is not None:
             self._player.forget(session)
 
     def most_seconds(self, moves: int) -> float:
+        """Return the seconds within which a move after `moves` others is certain to be answered, replay
+        included."""
         return 2 * START_SECONDS + self._environment.timeout_seconds * (moves + 2)
 
     def close(self) -> None:
+        """Cancel waiting moves and kill the player's process; later calls of `player` fail."""
         self.threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._closed = True

@@ -66,6 +66,7 @@ class _ToolProcesses:
         self._threads = ThreadPoolExecutor(tool.concurrency, f"tool-{tool.name}")
 
     def call(self, text: str, done: Callable[[Answer], None]) -> None:
+        """Queue a call; `done` is called once with the answer, in one of the tool's threads."""
         called_at = time.monotonic()
 
         def work() -> None:
@@ -81,6 +82,7 @@ class _ToolProcesses:
         return per_call * (-(-calls // self._tool.concurrency) + 1)
 
     def close(self) -> None:
+        """Kill the tool's processes; calls that still wait are dropped without an answer."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             for child in self._children:

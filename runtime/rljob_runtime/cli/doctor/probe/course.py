@@ -50,7 +50,9 @@ class PodsApi(Protocol):
         name: str = "",
         body: Manifest | None = None,
         query: Mapping[str, str] | None = None,
-    ) -> Manifest: ...
+    ) -> Manifest:
+        """Make a call to the API server and return its answer. Raises NotThere and other ClusterErrors."""
+        ...
 
 
 Shell = Callable[[str, list[str]], tuple[int, bytes, str]]
