@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rljob_runtime.processes.link import Link
 from rljob_runtime.processes.placement import Actors
@@ -46,6 +46,9 @@ from rljob_runtime.run.stages import BatchCalls
 from rljob_runtime.run.stragglers import StragglerWatch
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import INFERENCE_STATES, TRAINING_STATES
+
+if TYPE_CHECKING:
+    from rljob_runtime.processes.on_ray import RayWorkers
 
 RECENT_STEPS = 20
 
@@ -319,8 +322,8 @@ class Succession:
         if actors is None:
             self.link.ask("end_others", [], [])
             return None
-        earlier_workers: Any = actors.pool.workers
-        earlier_workers.maker = self.link
+        earlier_workers = cast("RayWorkers", actors.pool.workers)
+        earlier_workers.owner = self.link
         served = [*actors.warehouses, *actors.controllers.values(), actors.feeder, *actors.rewards]
         present: list[Any] = [*actors.devices, *served]
         actors.pool.nodes &= {member.role.node for member in (*actors.members, *actors.left_out)}
